@@ -1,0 +1,34 @@
+"""What the broker hands out: portions of stored batches, never single messages."""
+
+from typing import NamedTuple, Protocol
+
+from headrace.model.batch import Batch
+
+
+class Portion(NamedTuple):
+    """`count` neighbouring messages of one batch, delivered together.
+
+    Message `index + i` has delivery id `first_delivery + i`; all are at their `attempt`-th delivery.
+    """
+
+    batch: Batch
+    index: int
+    count: int
+    first_delivery: int
+    attempt: int
+
+
+class BatchSource(Protocol):
+    """Where the broker finds stored batches; the log is one, a list in a test is another.
+
+    Only what is as durable as promised is ever shown.
+    """
+
+    def batch_at(self, topic: str, offset: int) -> Batch | None:
+        """The batch of the topic that holds this offset, else its first batch after it, else None."""
+
+    def topic_end(self, topic: str) -> int:
+        """The offset after the topic's last message; 0 when it has none."""
+
+    def count_from(self, topic: str, offset: int) -> int:
+        """How many messages of the topic have this offset or a later one."""

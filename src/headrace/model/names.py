@@ -1,0 +1,30 @@
+"""What a topic may be called. A topic name is data, never a path."""
+
+from headrace.model.errors import BrokerError, Code
+
+TOPIC_SIZE_MAX = 1024
+DEAD_PREFIX = "$dead."
+
+
+def check_topic(name: str) -> str:
+    """The name itself if a client may publish to or subscribe to it.
+
+    Raises BrokerError(INVALID) for an empty, over-long or unprintable name.
+    """
+    if not name:
+        raise BrokerError(Code.INVALID, "empty topic")
+    if len(name.encode()) > TOPIC_SIZE_MAX:
+        raise BrokerError(Code.INVALID, f"topic longer than {TOPIC_SIZE_MAX} bytes")
+    if not name.isprintable():
+        raise BrokerError(Code.INVALID, "topic has unprintable characters")
+    return name
+
+
+def dead_topic(topic: str) -> str:
+    """Where the dead letters of a topic live; a topic like any other, readable by every protocol."""
+    return topic if topic.startswith(DEAD_PREFIX) else DEAD_PREFIX + topic
+
+
+def is_dead_topic(topic: str) -> bool:
+    """Whether a topic holds dead letters."""
+    return topic.startswith(DEAD_PREFIX)

@@ -1,0 +1,94 @@
+"""What a session asks of the broker, whatever its protocol. Self-contained values: no view into a receive buffer."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Start(Enum):
+    """Where a new subscription begins to read."""
+
+    LATEST = "latest"
+    EARLIEST = "earliest"
+
+
+@dataclass(slots=True)
+class Authenticate:
+    """Who is there? `key` is the credential exactly as presented."""
+
+    tag: int
+    key: bytes
+
+
+@dataclass(slots=True)
+class Publish:
+    """Append this batch.
+
+    `record` is the part with RECORD_HEADER_SIZE free bytes before it, filled in by the log.
+    `tags` names the messages to the peer should the log refuse them (for BlipMQ the correlation ids, u64 big-endian).
+    """
+
+    topic: str
+    qos: int
+    count: int
+    record: bytearray
+    tags: bytes
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """Create a subscription of one's own, or join the shared one called `name`."""
+
+    tag: int
+    topic: str
+    qos: int
+    name: str = ""
+    start: Start = Start.LATEST
+
+
+@dataclass(slots=True)
+class Take:
+    """Deliver up to `count` messages; `tags` holds one u64 big-endian for each (the POLLs' correlation ids)."""
+
+    subscription: int
+    count: int
+    tags: bytes
+
+
+@dataclass(slots=True)
+class Ack:
+    """These deliveries are done; ranges of (first delivery id, count)."""
+
+    subscription: int
+    ranges: list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Nack:
+    """These deliveries failed and are to be tried again."""
+
+    subscription: int
+    ranges: list[tuple[int, int]]
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Fence:
+    """Answer once everything this connection asked before is as durable as promised."""
+
+    tag: int
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A run of acks and takes of one subscription, in the order `steps` keeps.
+
+    Doing all acks first and then one take of all is the same thing unless an ack is refused; then the
+    steps are done one by one.
+    """
+
+    acks: Ack
+    takes: Take
+    steps: list[Ack | Take] = field(default_factory=list)
+
+
+Request = Authenticate | Publish | Subscribe | Take | Ack | Nack | Fence | Exchange
