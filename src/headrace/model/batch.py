@@ -86,6 +86,9 @@ class Batch:
         "size", "start", "timestamp_us", "topic", "topic_size", "values_size",
     )  # fmt: skip
 
+    base: int
+    count: int
+
     def __init__(self, buffer: Buffer, start: int, base: int, topic: str | None = None) -> None:
         (
             self.size, kind, protocol, self.qos, self.columns, self.count, self.topic_size,

@@ -12,8 +12,8 @@ class Portion(NamedTuple):
     """
 
     batch: Batch
-    index: int
-    count: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index on purpose
+    count: int  # type: ignore[assignment]
     first_delivery: int
     attempt: int
 

@@ -49,7 +49,7 @@ class Range(NamedTuple):
     """`count` messages from offset `first` on, at their `attempt`-th delivery (0: never delivered)."""
 
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count on purpose
     attempt: int
 
 
@@ -93,6 +93,4 @@ def decode_event(buffer: Buffer, start: int) -> EventPart:
     at += RANGE.size * ranges
     reason = bytes(buffer[at : at + reason_len]).decode()
     at += reason_len
-    return EventPart(
-        Event(event), timestamp_us, subscription, found, reason, bytes(buffer[at : at + detail_len])
-    )
+    return EventPart(Event(event), timestamp_us, subscription, found, reason, bytes(buffer[at : at + detail_len]))

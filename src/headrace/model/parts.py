@@ -4,8 +4,8 @@ import struct
 from collections.abc import Iterator
 
 from headrace.model.batch import HEADER_SIZE, PART_BATCH, Batch, Buffer
-from headrace.model.events import EVENT_HEADER, PART_EVENT, EventPart, decode_event
 from headrace.model.errors import HeadraceError
+from headrace.model.events import EVENT_HEADER, PART_EVENT, EventPart, decode_event
 
 RECORD_HEADER = struct.Struct("<QII")
 RECORD_HEADER_SIZE = RECORD_HEADER.size

@@ -1,0 +1,50 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Both set up .venv by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+KERNELS := $(wildcard src/headrace/kernels/*.py)
+SEED   ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check serve bench fmt torture clean
+
+help:                  ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+$(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "headrace needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing headrace into $(VENV) …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)         ## a broker, messages, a kill -9, a restart: see that nothing is lost
+	@$(BIN)/headrace demo
+
+serve: $(STAMP)        ## a broker in the foreground, for development
+	@$(BIN)/headrace serve --dev
+
+check: $(STAMP)        ## lint, types, import contract, tidy, unit and conformance tests: under a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -n auto tests/tidy tests/unit tests/conformance
+
+test: $(STAMP)         ## everything, with compiled kernels and the core again interpreted
+	$(BIN)/pytest -q -n auto --dist loadgroup
+	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto tests/unit tests/conformance tests/e2e
+
+torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…)
+	HEADRACE_KILL_CYCLES=$${CYCLES:-1000} $(BIN)/pytest -q tests/crash/test_kill.py
+
+bench: $(STAMP)        ## the benchmarks, against redis and nats where installed; writes bench/results.md
+	$(BIN)/python bench/run.py $(ARGS)
+
+fmt: $(STAMP)          ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:                 ## remove the environment and everything built
+	rm -rf $(VENV) build bench/build src/*.egg-info src/headrace/kernels/*.so
