@@ -1,0 +1,207 @@
+"""The sections of a configuration file, one small frozen class each, with their defaults and bounds.
+
+Knows what a user may write; not where it was written (`load`) nor what is done with it.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from headrace.config.address import Address
+from headrace.config.errors import BadValue
+from headrace.log.settings import LogSettings, SyncPolicy
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Byte = Annotated[int, Meta(ge=0, le=255)]
+Attempts = Annotated[int, Meta(ge=1, le=65534)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every section is: frozen, built by keyword, strict about names."""
+
+
+class ListenSection(Section, frozen=True, kw_only=True):
+    """Where each listener binds; None is switched off."""
+
+    blipmq: Address | None = Address("127.0.0.1", 5555)
+    sspq: Address | None = Address("127.0.0.1", 8888)
+    fujin: Address | None = Address("127.0.0.1", 4848)
+    grpc: Address | None = Address("127.0.0.1", 50051)
+    http: Address | None = Address("127.0.0.1", 9100)
+    flight: Address | None = Address("127.0.0.1", 8815)
+
+    def addresses(self) -> dict[str, Address]:
+        """The listeners that are switched on, by name."""
+        found = msgspec.structs.asdict(self)
+        return {name: address for name, address in found.items() if address is not None}
+
+
+class LogSection(Section, frozen=True, kw_only=True):
+    """How messages reach the disk and how long they stay."""
+
+    sync: str = "always"
+    segment_bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 256 << 20
+    retention_s: Natural = 604800
+    retention_hard: bool = False
+    tail_cache_bytes: Natural = 64 << 20
+    snapshot_bytes: Annotated[int, Meta(ge=4096)] = 64 << 20
+
+    def __post_init__(self) -> None:
+        try:
+            SyncPolicy.parse(self.sync)
+        except ValueError as error:
+            raise BadValue("sync", str(error)) from None
+
+
+class RetrySection(Section, frozen=True, kw_only=True):
+    """What happens to a delivery nobody acknowledges."""
+
+    max_attempts: Attempts = 3
+    backoff_ms: Natural = 100
+    ack_wait_ms: Natural = 0
+
+
+class BrokerSection(Section, frozen=True, kw_only=True):
+    """Bounds of a subscription."""
+
+    subscription_expiry_s: Positive = 86400
+    qos0_pending_max: Positive = 100_000
+    inflight_max: Positive = 100_000
+
+
+class TopicSection(Section, frozen=True, kw_only=True):
+    """One topic's own rules; None is the general one."""
+
+    ttl_s: Seconds | None = None
+    max_attempts: Attempts | None = None
+    backoff_ms: Natural | None = None
+    delay_ms: Natural | None = None
+
+
+class LimitsSection(Section, frozen=True, kw_only=True):
+    """What one peer, or all together, may cost."""
+
+    connections_max: Positive = 10_000
+    connections_per_address_max: Positive = 4096
+    write_buffer_max: Annotated[int, Meta(ge=65536)] = 4 << 20
+    pending_bytes_max: Annotated[int, Meta(ge=1 << 20)] = 64 << 20
+    write_timeout_s: Seconds = 60
+    auth_timeout_s: Seconds = 10
+    auth_failures_max: Positive = 5
+    drain_timeout_s: Seconds = 10
+
+
+class KeyEntry(Section, frozen=True, kw_only=True):
+    """One API key: the key itself or its hash, with a name and the topics it is good for.
+
+    An entry that lists neither `publish` nor `subscribe` may do everything; one that lists either may do only
+    what it lists.
+    """
+
+    name: str = ""
+    key: str = ""
+    hash: str = ""
+    publish: tuple[str, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.key) == bool(self.hash):
+            raise BadValue("hash", "an entry needs exactly one of key and hash")
+
+    def __repr__(self) -> str:
+        return f"KeyEntry(name={self.name!r}, publish={self.publish!r}, subscribe={self.subscribe!r})"
+
+
+class AuthSection(Section, frozen=True, kw_only=True):
+    """Who gets in. Empty: nobody."""
+
+    api_keys: tuple[str | KeyEntry, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"AuthSection({len(self.api_keys)} keys)"
+
+
+class TlsSection(Section, frozen=True, kw_only=True):
+    """Certificate files; with `client_ca` every client must show a certificate signed by it."""
+
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.cert) != bool(self.key):
+            raise BadValue("key" if self.cert else "cert", "cert and key must be set together")
+        if self.client_ca and not self.cert:
+            raise BadValue("client_ca", "client certificates need cert and key")
+
+
+class HttpSection(Section, frozen=True, kw_only=True):
+    """The API, the metrics and the health probes."""
+
+    allow_unauthenticated: bool = False
+    metrics_unauthenticated: bool = False
+    metrics_topics_max: Annotated[int, Meta(ge=0, le=10_000)] = 100
+    body_max: Positive = 1 << 20
+
+
+class FlightSection(Section, frozen=True, kw_only=True):
+    """The log feed for Spark and other Arrow clients."""
+
+    allow_unauthenticated: bool = False
+
+
+class SspqSection(Section, frozen=True, kw_only=True):
+    """The SSPQ door."""
+
+    topic: Annotated[str, Meta(min_length=1)] = "sspq"
+    dead_letter: bool = True
+    force_retries: Byte | None = None
+    max_payload: Positive = 16 << 20
+    allow_unauthenticated: bool = False
+
+
+class FujinSection(Section, frozen=True, kw_only=True):
+    """The Fujin door."""
+
+    dialect: Literal["document", "reference"] = "document"
+    write_headers: Literal["auto", "always", "never"] = "auto"
+    ping_interval_s: Seconds = 2
+    ping_timeout_s: Seconds = 5
+    stop_timeout_s: Seconds = 15
+    fetch_wait_ms: Natural = 500
+    allow_unauthenticated: bool = False
+
+
+class GrpcqSection(Section, frozen=True, kw_only=True):
+    """The grpcq door."""
+
+    payload_max: Positive = 262144
+    max_attempts: Attempts = 3
+    allow_unauthenticated: bool = False
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration, composed once at start. Only `cli` and `server/node.py` read it."""
+
+    data_dir: Annotated[str, Meta(min_length=1)] = "headrace-data"
+    listen: ListenSection = ListenSection()
+    log: LogSection = LogSection()
+    retry: RetrySection = RetrySection()
+    broker: BrokerSection = BrokerSection()
+    limits: LimitsSection = LimitsSection()
+    auth: AuthSection = AuthSection()
+    tls: TlsSection = TlsSection()
+    http: HttpSection = HttpSection()
+    flight: FlightSection = FlightSection()
+    topics: dict[str, TopicSection] = {}
+    sspq: SspqSection = SspqSection()
+    fujin: FujinSection = FujinSection()
+    grpcq: GrpcqSection = GrpcqSection()
+
+    def log_settings(self) -> LogSettings:
+        """What the log is opened with."""
+        given = msgspec.structs.asdict(self.log)
+        return LogSettings(**given | {"sync": SyncPolicy.parse(self.log.sync)})
