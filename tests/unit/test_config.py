@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker.settings import BrokerSettings, RetryPolicy, TopicSettings
 from headrace.config import (
     Address,
     Config,
@@ -30,7 +31,7 @@ sync = "interval_ms:5"
 [auth]
 api_keys = ["plain", {name = "billing", key = "secret", publish = ["orders.*"]}]
 [topics."orders.new"]
-ttl_s = 1.5
+ttl_s = 15
 max_attempts = 9
 [fujin]
 dialect = "reference"
@@ -74,7 +75,7 @@ def test_a_toml_file_sets_every_kind_of_value(tmp_path: Path) -> None:
     assert config.listen.sspq is None
     assert config.listen.http == Address("::1", 0)
     assert config.log.sync == "interval_ms:5"
-    assert config.topics["orders.new"].ttl_s == 1.5
+    assert config.topics["orders.new"].ttl_s == 15
     assert config.topics["orders.new"].backoff_ms is None
     assert config.auth.api_keys == ("plain", KeyEntry(name="billing", key="secret", publish=("orders.*",)))
     assert "sspq" not in config.listen.addresses()
@@ -90,7 +91,7 @@ auth:
     - plain
     - {name: billing, key: secret, publish: ["orders.*"]}
 topics:
-  orders.new: {ttl_s: 1.5, max_attempts: 9}
+  orders.new: {ttl_s: 15, max_attempts: 9}
 fujin: {dialect: reference}
 """
     assert load(write(tmp_path, text, "headrace.yaml")) == load(write(tmp_path, FULL))
@@ -215,6 +216,13 @@ def test_the_log_section_says_how_the_log_is_opened() -> None:
     assert Config().log_settings() == LogSettings()
     config = load(None, {"HEADRACE_LOG__SYNC": "every_n:9", "HEADRACE_LOG__RETENTION_HARD": "1"})
     assert config.log_settings() == LogSettings(sync=SyncPolicy(SyncMode.EVERY_N, 9), retention_hard=True)
+
+
+def test_retry_broker_and_topic_sections_make_the_brokers_settings(tmp_path: Path) -> None:
+    assert Config().broker_settings() == BrokerSettings()
+    settings = load(write(tmp_path, FULL), {"HEADRACE_RETRY__BACKOFF_MS": "7"}).broker_settings()
+    assert settings.retry == RetryPolicy(backoff_ms=7)
+    assert settings.topics == {"orders.new": TopicSettings(ttl_s=15, max_attempts=9)}
 
 
 def test_dev_lets_this_machine_in_and_no_other() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from headrace.broker.settings import CENTURY_S, DAY_MS, BrokerSettings, RetryPolicy, TopicSettings
 from headrace.config.address import Address
 from headrace.config.errors import BadValue
 from headrace.log.settings import LogSettings, SyncPolicy
@@ -16,7 +17,8 @@ Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Byte = Annotated[int, Meta(ge=0, le=255)]
-Attempts = Annotated[int, Meta(ge=1, le=65534)]
+Attempts = Annotated[int, Meta(ge=1, le=65535)]
+UpToADayMs = Annotated[int, Meta(ge=0, le=DAY_MS)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,25 +62,25 @@ class RetrySection(Section, frozen=True, kw_only=True):
     """What happens to a delivery nobody acknowledges."""
 
     max_attempts: Attempts = 3
-    backoff_ms: Natural = 100
-    ack_wait_ms: Natural = 0
+    backoff_ms: UpToADayMs = 100
+    ack_wait_ms: UpToADayMs = 0
 
 
 class BrokerSection(Section, frozen=True, kw_only=True):
     """Bounds of a subscription."""
 
-    subscription_expiry_s: Positive = 86400
-    qos0_pending_max: Positive = 100_000
-    inflight_max: Positive = 100_000
+    subscription_expiry_s: Annotated[int, Meta(ge=1, le=CENTURY_S)] = 86400
+    qos0_pending_max: Annotated[int, Meta(ge=1, le=1 << 40)] = 100_000
+    inflight_max: Annotated[int, Meta(ge=1, le=1 << 40)] = 100_000
 
 
 class TopicSection(Section, frozen=True, kw_only=True):
-    """One topic's own rules; None is the general one."""
+    """One topic's own rules; None is the general one, no TTL and no delay are 0."""
 
-    ttl_s: Seconds | None = None
+    ttl_s: Annotated[int, Meta(ge=0, le=CENTURY_S)] = 0
+    delay_ms: Annotated[int, Meta(ge=0, le=CENTURY_S * 1000)] = 0
     max_attempts: Attempts | None = None
-    backoff_ms: Natural | None = None
-    delay_ms: Natural | None = None
+    backoff_ms: UpToADayMs | None = None
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
@@ -205,3 +207,11 @@ class Config(Section, frozen=True, kw_only=True):
         """What the log is opened with."""
         given = msgspec.structs.asdict(self.log)
         return LogSettings(**given | {"sync": SyncPolicy.parse(self.log.sync)})
+
+    def broker_settings(self) -> BrokerSettings:
+        """What the broker is made with."""
+        return BrokerSettings(
+            retry=RetryPolicy(**msgspec.structs.asdict(self.retry)),
+            topics={name: TopicSettings(**msgspec.structs.asdict(own)) for name, own in self.topics.items()},
+            **msgspec.structs.asdict(self.broker),
+        )
