@@ -1,0 +1,345 @@
+"""The broker: topics, subscriptions and who waits for what, as a state machine. No clock, no socket, no disk.
+
+Every call takes plain values and `now` (microseconds). What is to be remembered comes out of `drain`, who can take
+something out of `drain_ready`; the caller appends the one to the log and tells the others.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Self
+
+import msgspec
+
+from headrace.broker import snapshot
+from headrace.broker.dispatch import Dispatch
+from headrace.broker.journal import Journal
+from headrace.broker.registry import Registry
+from headrace.broker.replay import fold
+from headrace.broker.runs import Consumer
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.subscription import Definition, Subscription
+from headrace.broker.topic import NEVER, Topic
+from headrace.broker.views import (
+    Counters,
+    Status,
+    SubscriptionInfo,
+    TopicInfo,
+    count_all,
+    status_of,
+    subscription_info,
+    topic_info,
+)
+from headrace.broker.waiting import WaitingRoom
+from headrace.model.batch import Batch
+from headrace.model.delivery import BatchSource, Portion
+from headrace.model.errors import BrokerError, Code
+from headrace.model.events import Event, EventPart
+from headrace.model.requests import Start
+
+IDLE = "not used for too long"
+CONNECTION_LOST = "connection lost"
+NACKED = "nacked"
+REASON_MAX = 1000
+SWEEP_INTERVAL_US = 1_000_000
+
+
+class Broker:
+    """All topics and subscriptions, and everything that can be done with them."""
+
+    def __init__(self, source: BatchSource, settings: BrokerSettings) -> None:
+        self._source = source
+        self._expiry_us = settings.subscription_expiry_s * 1_000_000
+        self._overflow_check = max(settings.qos0_pending_max // 2, 1)
+        self._registry = Registry(source, settings)
+        self._subscriptions = self._registry.subscriptions
+        self._journal = Journal()
+        self._dispatch = Dispatch(source, settings, self._journal)
+        self._waiting = WaitingRoom()
+        self._holding: dict[Consumer, dict[int, Subscription]] = {}
+        self._wakes: list[tuple[int, int]] = []
+        self._sweeps: list[tuple[int, str]] = []
+
+    # Subscriptions
+
+    def subscribe(
+        self, topic: str, *, qos: int, owner: str, name: str = "", start: Start = Start.LATEST, at: int, now: int
+    ) -> int:
+        """Make a subscription and return its id, or find the one that is meant.
+
+        `at` is the offset the next message will get. With a name, everybody of the same owner shares one. Without,
+        a subscription of the same owner, topic and QoS that nobody has used since a restart is handed back.
+        """
+        registry = self._registry
+        sub = registry.shared(owner, topic, name) if name else registry.claim(owner, topic, qos)
+        if sub is None:
+            cursor = at if start is Start.LATEST else 0
+            definition = Definition(topic=topic, qos=qos, owner=owner, name=name, cursor=cursor)
+            sub = registry.create(definition)
+            self._journal.subscription(Event.SUBSCRIBED, sub.id, now, detail=msgspec.json.encode(definition))
+        sub.use(now)
+        self._schedule(sub)
+        return sub.id
+
+    def unsubscribe(self, subscription: int, reason: str, now: int) -> None:
+        """Remove a subscription with all it has pending; an unknown one is nothing to do."""
+        sub = self._subscriptions.get(subscription)
+        if sub is not None:
+            self._journal.subscription(Event.UNSUBSCRIBED, sub.id, now, reason[:REASON_MAX])
+            self._waiting.call(sub, len(sub.waiters))
+            self._registry.remove(sub)
+
+    # Deliveries
+
+    def take(
+        self, subscription: int, limit: int, *, owner: str, consumer: Consumer | None = None, now: int
+    ) -> list[Portion]:
+        """Deliver up to `limit` messages: those due again first, then the next ones.
+
+        An unknown subscription, or somebody else's, has none. With a consumer the messages can be given back by
+        `release`; without, only the retry timer takes them back.
+        """
+        sub = self._subscriptions.get(subscription)
+        if sub is None or sub.owner != owner:
+            return []
+        sub.use(now)
+        portions = self._dispatch.take(sub, limit, consumer, now)
+        if sub.timers and sub.timers[0][0] < sub.wake_at:
+            self._schedule(sub)
+        if consumer is not None and portions:
+            self._holding.setdefault(consumer, {})[sub.id] = sub
+        return portions
+
+    def ack(self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, now: int) -> None:
+        """Settle deliveries, given as ranges of (first delivery id, count): all of them or none.
+
+        What the retry timer took back may still be acked until it is delivered again.
+        Raises BrokerError(UNKNOWN) when any of them is unknown, already settled or named twice.
+        """
+        sub = self._awaiting(subscription, ranges, owner)
+        sub.use(now)
+        for first, count in ranges:
+            self._journal.acked(sub.id, now, sub.settle_ids(first, count, Event.ACKED))
+        if sub.blocked and sub.waiters:
+            self._waiting.call(sub, sum(count for _, count in ranges))
+
+    def nack(
+        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, reason: str = "", now: int
+    ) -> None:
+        """These deliveries failed: they are due again after their backoff, or become dead letters.
+
+        Raises BrokerError(UNKNOWN) as `ack` does.
+        """
+        sub = self._awaiting(subscription, ranges, owner)
+        sub.use(now)
+        for first, count in ranges:
+            for run in sub.isolate(first, count):
+                self._dispatch.fail(sub, run, reason[:REASON_MAX] or NACKED, now)
+        self._after_failure(sub)
+
+    def release(self, consumer: Consumer, now: int) -> None:
+        """The consumer is gone: what it holds has failed, and it waits for nothing any more."""
+        holding = self._holding.get(consumer, {})
+        self.forget(consumer)
+        for sub in holding.values():
+            if sub.id in self._subscriptions:
+                for run in sub.held_by(consumer):
+                    self._dispatch.fail(sub, run, CONNECTION_LOST, now)
+                self._after_failure(sub)
+
+    def forget(self, consumer: Consumer) -> None:
+        """The consumer is gone; what it holds is left to the retry timer, and it waits for nothing any more."""
+        self._waiting.leave(consumer)
+        self._holding.pop(consumer, None)
+
+    def wait(self, subscription: int, consumer: Consumer) -> None:
+        """Call the consumer, through `drain_ready`, when the subscription may have something for it.
+
+        Consumers are called in the order they came, each once. One that then finds nothing waits again; one whose
+        subscription is unknown or removed is called at once.
+        """
+        sub = self._subscriptions.get(subscription)
+        if sub is None:
+            self._waiting.call_now(consumer)
+        else:
+            self._waiting.enter(sub, consumer)
+
+    # What comes from outside
+
+    def on_published(self, batch: Batch, now: int) -> None:
+        """A batch has become visible."""
+        topic = self._registry.topic(batch.topic)
+        topic.saw(batch)
+        if topic.has_qos0:
+            self._check_overflow(topic, batch.count, now)
+        if topic.subscriptions and (batch.expires_us or topic.ttl_us):
+            self._sweep_from(topic, topic.expires(batch))
+        if topic.waiting:
+            for sub in list(topic.waiting.values()):
+                self._waiting.call(sub, batch.count)
+
+    def tick(self, now: int) -> None:
+        """Do what is due: take back unsettled messages, expire messages and abandoned subscriptions."""
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now:
+            due, identity = heappop(wakes)
+            sub = self._subscriptions.get(identity)
+            if sub is not None and sub.wake_at == due:
+                sub.wake_at = NEVER
+                self._wake(sub, now)
+        sweeps = self._sweeps
+        while sweeps and sweeps[0][0] <= now:
+            due, name = heappop(sweeps)
+            topic = self._registry.topic(name)
+            if topic.sweep_at == due:
+                topic.sweep_at = NEVER
+                self._sweep(topic, now)
+
+    def next_deadline(self) -> int | None:
+        """When `tick` next has something to do, None for never."""
+        due = min(
+            self._wakes[0][0] if self._wakes else NEVER,
+            self._sweeps[0][0] if self._sweeps else NEVER,
+        )
+        return None if due == NEVER else due
+
+    def forget_before(self, offset: int, now: int) -> None:
+        """The log is about to delete everything below the offset; what somebody still needs of it is dropped.
+
+        To be called before a deletion that does not respect `needed_from`.
+        """
+        for sub in self._subscriptions.values():
+            self._dispatch.forget_before(sub, offset, now)
+
+    # What comes out
+
+    def drain(self) -> list[bytes]:
+        """The payloads to append to the log, in order: each the parts of one record."""
+        return self._journal.drain()
+
+    def drain_ready(self) -> list[Consumer]:
+        """The waiting consumers that may find something now, in the order they came."""
+        return self._waiting.drain()
+
+    def needed_from(self) -> int:
+        """The lowest offset any subscription still needs; NEVER when none needs anything."""
+        return min((sub.needed_from() for sub in self._subscriptions.values()), default=NEVER)
+
+    # Memory
+
+    def apply_event(self, event: EventPart, offset: int) -> None:
+        """Fold a recorded event, found at this offset, into the state. Only before the broker is used."""
+        if event.event == Event.SUBSCRIBED:
+            definition = msgspec.json.decode(event.detail, type=Definition)
+            self._recover(self._registry.create(definition, event.subscription))
+            return
+        sub = self._subscriptions.get(event.subscription)
+        if sub is None:
+            return
+        if event.event == Event.UNSUBSCRIBED:
+            self._registry.remove(sub)
+        else:
+            fold(sub, event, self._source)
+
+    def apply_batch(self, batch: Batch) -> None:
+        """Fold a recorded batch into the state. Only before the broker is used."""
+        self._registry.topic(batch.topic).saw(batch)
+
+    def snapshot(self) -> bytes:
+        """The state, everything drained so far included."""
+        return snapshot.encode(self._registry)
+
+    @classmethod
+    def restore(cls, state: bytes, source: BatchSource, settings: BrokerSettings) -> Self:
+        """The broker a snapshot was taken of; events recorded after it are still to be applied.
+
+        Raises BadSnapshot for bytes that are none.
+        """
+        broker = cls(source, settings)
+        for sub in snapshot.load(state, broker._registry):
+            broker._recover(sub)
+        return broker
+
+    # Views
+
+    @property
+    def counters(self) -> Counters:
+        """Totals for the metrics."""
+        return count_all(self._registry)
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic published to or subscribed to."""
+        return [topic_info(topic) for topic in self._registry.topics()]
+
+    def subscriptions(self) -> list[SubscriptionInfo]:
+        """Every subscription."""
+        return [subscription_info(sub, self._source) for sub in self._subscriptions.values()]
+
+    def subscription(self, subscription: int) -> SubscriptionInfo | None:
+        """One subscription, None when it is unknown."""
+        sub = self._subscriptions.get(subscription)
+        return None if sub is None else subscription_info(sub, self._source)
+
+    def status_of(self, subscription: int, offset: int) -> Status | None:
+        """Where a message of its topic stands in a subscription, None when that is unknown."""
+        sub = self._subscriptions.get(subscription)
+        return None if sub is None else status_of(sub, offset)
+
+    # How the above is done
+
+    def _awaiting(self, subscription: int, ranges: Sequence[tuple[int, int]], owner: str) -> Subscription:
+        sub = self._subscriptions.get(subscription)
+        if sub is None or sub.owner != owner or not sub.runs.all_awaited(ranges):
+            raise BrokerError(Code.UNKNOWN, "unknown subscription or delivery")
+        return sub
+
+    def _after_failure(self, sub: Subscription) -> None:
+        """Something of the subscription is due again at some time, or has made room."""
+        self._schedule(sub)
+        if sub.blocked and sub.waiters:
+            self._waiting.call(sub, len(sub.waiters))
+
+    def _recover(self, sub: Subscription) -> None:
+        """Make a recovered subscription claimable and have the first tick start its clock."""
+        sub.untouched = True
+        self._registry.offer(sub)
+        self._schedule(sub)
+
+    def _schedule(self, sub: Subscription) -> None:
+        """Have `tick` look at the subscription when its next timer is due."""
+        due = min(sub.next_due(), sub.last_used + self._expiry_us if sub.last_used else 0)
+        if due < sub.wake_at:
+            sub.wake_at = due
+            heappush(self._wakes, (due, sub.id))
+
+    def _wake(self, sub: Subscription, now: int) -> None:
+        if not sub.last_used:
+            sub.last_used = now
+            self._sweep_from(sub.topic, now)
+        elif now >= sub.last_used + self._expiry_us:
+            self.unsubscribe(sub.id, IDLE, now)
+            return
+        ready = self._dispatch.ripen(sub, now)
+        if sub.waiters and ready:
+            self._waiting.call(sub, ready)
+        self._schedule(sub)
+
+    def _sweep_from(self, topic: Topic, due: int) -> None:
+        """Have `tick` look for expired messages of the topic."""
+        if due < topic.sweep_at:
+            topic.sweep_at = due
+            heappush(self._sweeps, (due, topic.name))
+
+    def _sweep(self, topic: Topic, now: int) -> None:
+        subscriptions = topic.subscriptions.values()
+        due = min((self._dispatch.skip_expired(sub, now) for sub in subscriptions), default=NEVER)
+        if due != NEVER:
+            self._sweep_from(topic, max(due, now + SWEEP_INTERVAL_US))
+
+    def _check_overflow(self, topic: Topic, count: int, now: int) -> None:
+        """Now and then drop what QoS 0 subscriptions left lying; a take does it exactly."""
+        topic.unchecked += count
+        if topic.unchecked >= self._overflow_check:
+            topic.unchecked = 0
+            for sub in topic.subscriptions.values():
+                if not sub.qos:
+                    self._dispatch.trim(sub, now)

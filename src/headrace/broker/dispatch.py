@@ -1,0 +1,236 @@
+"""Decides, for one subscription at a time, what is delivered, deferred, expired, dropped or given up.
+
+Reads batches from the source, changes the subscription, records the event. Knows no registry, owner or waiting
+consumer.
+"""
+
+from heapq import heappop
+
+from headrace.broker.deadletters import dead_letters
+from headrace.broker.journal import Journal
+from headrace.broker.retry import GiveUp, next_step
+from headrace.broker.runs import Consumer, Run
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.subscription import Subscription
+from headrace.broker.topic import NEVER
+from headrace.model.batch import Batch
+from headrace.model.delivery import BatchSource, Portion
+from headrace.model.events import Event, Range
+
+AT_MOST_ONCE = "at most once"
+NOT_ACKNOWLEDGED = "not acknowledged"
+OVERFLOW = "overflow"
+RETENTION = "retention"
+GONE = "no longer stored"
+
+WARM_MAX = 128
+
+
+class Dispatch:
+    """The delivery rules."""
+
+    __slots__ = ("_inflight_max", "_journal", "_qos0_pending_max", "_source", "_warm")
+
+    def __init__(self, source: BatchSource, settings: BrokerSettings, journal: Journal) -> None:
+        self._source = source
+        self._journal = journal
+        self._inflight_max = settings.inflight_max
+        self._qos0_pending_max = settings.qos0_pending_max
+        self._warm: dict[int, Subscription] = {}
+
+    def take(self, sub: Subscription, limit: int, consumer: Consumer | None, now: int) -> list[Portion]:
+        """Up to `limit` messages: first those due again, then those the cursor comes to."""
+        portions: list[Portion] = []
+        if sub.timers and sub.timers[0][0] <= now:
+            self.ripen(sub, now)
+        if sub.ready:
+            limit -= self._take_ready(sub, limit, consumer, now, portions)
+        if not sub.qos:
+            self.trim(sub, now)
+        if limit > 0:
+            self._take_next(sub, limit, consumer, now, portions)
+        return portions
+
+    def _take_ready(
+        self, sub: Subscription, limit: int, consumer: Consumer | None, now: int, portions: list[Portion]
+    ) -> int:
+        taken = 0
+        while taken < limit and (run := sub.peek_ready()) is not None:
+            batch = self._batch_of(sub, run)
+            if batch is None or sub.topic.expires(batch) <= now:
+                self._discard(sub, run, batch, now)
+                continue
+            if run.count > limit - taken:
+                run = sub.cut_front(run, limit - taken)
+            else:
+                heappop(sub.ready)
+            portions.append(Portion(batch, run.offset - batch.base, run.count, run.first, run.attempt + 1))
+            taken += run.count
+            item = Range(run.offset, run.count, run.attempt + 1)
+            if sub.qos and batch.qos:
+                sub.redeliver(run, sub.topic.deadline(run.attempt + 1, now), consumer)
+                self._journal.record(Event.DELIVERED, sub.id, now, item)
+            else:
+                sub.settle(run, Event.DELIVERED)
+                self._journal.record(Event.DELIVERED, sub.id, now, item, AT_MOST_ONCE)
+        return taken
+
+    def _take_next(
+        self, sub: Subscription, limit: int, consumer: Consumer | None, now: int, portions: list[Portion]
+    ) -> None:
+        room = min(limit, self._inflight_max - sub.in_flight)
+        sub.blocked = room < limit
+        while room > 0:
+            batch = sub.batch
+            if batch is None or sub.batch_expires <= now:
+                batch = self._seek(sub, now)
+                if batch is None:
+                    break
+            first = sub.cursor
+            count = min(room, batch.base + batch.count - first)
+            room -= count
+            portions.append(Portion(batch, first - batch.base, count, sub.passed + 1, 1))
+            if sub.qos and batch.qos:
+                sub.deliver(first, count, sub.topic.deadline(1, now), consumer)
+                self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1))
+            else:
+                sub.skip(first, count, Event.DELIVERED)
+                self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1), AT_MOST_ONCE)
+        if sub.batch is not None:
+            self._keep_warm(sub)
+
+    def _seek(self, sub: Subscription, now: int) -> Batch | None:
+        """Bring the cursor to the next message that may be delivered now, passing what may not."""
+        topic = sub.topic
+        sub.batch = None
+        while sub.cursor < topic.end:
+            batch = self._source.batch_at(topic.name, sub.cursor)
+            if batch is None:
+                break
+            first = max(sub.cursor, batch.base)
+            item = Range(first, batch.end - first, 0)
+            expires = topic.expires(batch)
+            due = topic.due(batch)
+            if expires <= now:
+                sub.skip(item.first, item.count, Event.EXPIRED)
+                self._journal.record(Event.EXPIRED, sub.id, now, item)
+            elif due <= now:
+                sub.cursor = first
+                sub.batch = batch
+                sub.batch_expires = expires
+                return batch
+            elif len(sub.runs) < self._inflight_max:
+                sub.defer(item.first, item.count, due)
+                self._journal.record(Event.DEFERRED, sub.id, now, item)
+            else:
+                sub.blocked = True
+                break
+        return None
+
+    def _keep_warm(self, sub: Subscription) -> None:
+        """Let only the subscriptions read last keep the batch they are inside of."""
+        warm = self._warm
+        warm.pop(sub.id, None)
+        warm[sub.id] = sub
+        if len(warm) > WARM_MAX:
+            warm.pop(next(iter(warm))).batch = None
+
+    def ripen(self, sub: Subscription, now: int) -> int:
+        """Take back what was not settled in time. Returns how many messages became ready."""
+        ready = 0
+        while (run := sub.pop_due(now)) is not None:
+            if run.awaited:
+                batch = self._batch_of(sub, run)
+                if batch is None:
+                    self._discard(sub, run, batch, now)
+                    continue
+                if self._is_last_attempt(sub, run, batch, now):
+                    self._bury(sub, run, batch, NOT_ACKNOWLEDGED, now)
+                    continue
+            sub.ripen(run)
+            ready += run.count
+        return ready
+
+    def fail(self, sub: Subscription, run: Run, reason: str, now: int) -> None:
+        """The run's delivery failed: it is due again after its backoff, or dead."""
+        batch = self._batch_of(sub, run)
+        if batch is None:
+            self._discard(sub, run, batch, now)
+            return
+        step = next_step(run.attempt, now=now, policy=sub.topic.policy, max_attempts=batch.max_attempts)
+        if isinstance(step, GiveUp):
+            self._bury(sub, run, batch, reason, now)
+        else:
+            self._journal.record(Event.NACKED, sub.id, now, run.as_range(), reason)
+            sub.postpone(run, step.due)
+
+    def skip_expired(self, sub: Subscription, now: int) -> int:
+        """Pass what has expired at the cursor. Returns when the next message there expires."""
+        topic = sub.topic
+        while sub.cursor < topic.end:
+            batch = self._source.batch_at(topic.name, sub.cursor)
+            if batch is None:
+                break
+            expires = topic.expires(batch)
+            if expires > now:
+                return expires
+            first = max(sub.cursor, batch.base)
+            self._pass(sub, Range(first, batch.end - first, 0), Event.EXPIRED, "", now)
+        return NEVER
+
+    def trim(self, sub: Subscription, now: int) -> None:
+        """Drop the oldest of a QoS 0 subscription's backlog that is over the limit."""
+        topic = sub.topic
+        if topic.end - sub.cursor <= self._qos0_pending_max:
+            return
+        excess = self._source.count_from(topic.name, sub.cursor) - self._qos0_pending_max
+        while excess > 0:
+            batch = self._source.batch_at(topic.name, sub.cursor)
+            if batch is None:
+                break
+            first = max(sub.cursor, batch.base)
+            count = min(excess, batch.end - first)
+            self._pass(sub, Range(first, count, 0), Event.DROPPED, OVERFLOW, now)
+            excess -= count
+
+    def forget_before(self, sub: Subscription, offset: int, now: int) -> None:
+        """Give up what the subscription still has below an offset that is about to be deleted."""
+        for run in [run for run in sub.runs if run.offset < offset]:
+            for lost in sub.isolate(run.first, min(run.count, offset - run.offset)):
+                self._discard(sub, lost, None, now, RETENTION)
+        if sub.cursor < offset:
+            name = sub.topic.name
+            missing = self._source.count_from(name, sub.cursor) - self._source.count_from(name, offset)
+            if missing:
+                self._pass(sub, Range(sub.cursor, missing, 0), Event.DROPPED, RETENTION, now)
+                self._pass(sub, Range(offset, 0, 0), Event.DROPPED, RETENTION, now)
+
+    def _batch_of(self, sub: Subscription, run: Run) -> Batch | None:
+        """The batch a run is part of; None when it is no longer stored."""
+        batch = self._source.batch_at(sub.topic.name, run.offset)
+        return batch if batch is not None and batch.base <= run.offset else None
+
+    def _is_last_attempt(self, sub: Subscription, run: Run, batch: Batch, now: int) -> bool:
+        step = next_step(run.attempt, now=now, policy=sub.topic.policy, max_attempts=batch.max_attempts)
+        return isinstance(step, GiveUp)
+
+    def _pass(self, sub: Subscription, item: Range, event: Event, reason: str, now: int) -> None:
+        sub.skip(item.first, item.count, event)
+        self._journal.record(event, sub.id, now, item, reason)
+
+    def _discard(self, sub: Subscription, run: Run, batch: Batch | None, now: int, reason: str = GONE) -> None:
+        """End a run nobody can be given any more: its batch is gone, or has expired."""
+        if batch is None:
+            self._journal.record(Event.DROPPED, sub.id, now, run.as_range(), reason)
+            sub.settle(run, Event.DROPPED)
+        else:
+            self._journal.record(Event.EXPIRED, sub.id, now, run.as_range())
+            sub.settle(run, Event.EXPIRED)
+
+    def _bury(self, sub: Subscription, run: Run, batch: Batch, reason: str, now: int) -> None:
+        copy = dead_letters(
+            batch, run.offset - batch.base, run.count,
+            subscription=sub.id, attempts=run.attempt, reason=reason, now=now,
+        )  # fmt: skip
+        self._journal.dead(sub.id, now, run.as_range(), reason, copy)
+        sub.settle(run, Event.DEAD)

@@ -1,0 +1,96 @@
+"""Which topics and subscriptions there are, and how they are found. Delivers nothing."""
+
+from collections.abc import Iterable
+
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.subscription import Definition, Subscription
+from headrace.broker.topic import Topic
+from headrace.model.delivery import BatchSource
+from headrace.model.events import Event
+
+
+class Registry:
+    """All topics and subscriptions.
+
+    subscriptions         by id
+    removed               the tally of subscriptions that are gone
+    removed_redelivered   their redeliveries
+    last_id               the highest subscription id ever given
+    """
+
+    def __init__(self, source: BatchSource, settings: BrokerSettings) -> None:
+        self._source = source
+        self._settings = settings
+        self._topics: dict[str, Topic] = {}
+        self._named: dict[tuple[str, str, str], Subscription] = {}
+        self._unclaimed: dict[tuple[str, str, int], list[Subscription]] = {}
+        self.subscriptions: dict[int, Subscription] = {}
+        self.removed = [0] * (max(Event) + 1)
+        self.removed_redelivered = 0
+        self.last_id = 0
+
+    def topics(self) -> Iterable[Topic]:
+        """Every topic published to or subscribed to."""
+        return self._topics.values()
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name, made with what is stored of it when it is new here."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self.restore_topic(name, 0, 0)
+        return topic
+
+    def restore_topic(self, name: str, published: int, end: int) -> Topic:
+        """A topic of which the messages before an offset are counted; the source knows of the others."""
+        topic = self._topics[name] = Topic(name, self._settings)
+        topic.published = published + self._source.count_from(name, end)
+        topic.end = max(end, self._source.topic_end(name))
+        return topic
+
+    def create(self, definition: Definition, identity: int | None = None) -> Subscription:
+        """A new subscription, with the next id unless it has one."""
+        sub = Subscription(identity or self.last_id + 1, definition, self.topic(definition.topic))
+        self.add(sub)
+        return sub
+
+    def add(self, sub: Subscription) -> None:
+        """Make a subscription known."""
+        definition = sub.definition
+        self.last_id = max(self.last_id, sub.id)
+        self.subscriptions[sub.id] = sub
+        sub.topic.subscriptions[sub.id] = sub
+        sub.topic.has_qos0 |= not sub.qos
+        if definition.name:
+            self._named[definition.owner, definition.topic, definition.name] = sub
+
+    def remove(self, sub: Subscription) -> None:
+        """Forget a subscription but for what it counted."""
+        definition = sub.definition
+        del self.subscriptions[sub.id]
+        del sub.topic.subscriptions[sub.id]
+        sub.batch = None
+        self._named.pop((definition.owner, definition.topic, definition.name), None)
+        self.removed = [a + b for a, b in zip(self.removed, sub.tally, strict=True)]
+        self.removed_redelivered += sub.redelivered
+
+    def offer(self, sub: Subscription) -> None:
+        """Let a recovered subscription be claimed."""
+        definition = sub.definition
+        if not definition.name:
+            key = definition.owner, definition.topic, definition.qos
+            self._unclaimed.setdefault(key, []).append(sub)
+
+    def shared(self, owner: str, topic: str, name: str) -> Subscription | None:
+        """The owner's shared subscription of this name."""
+        return self._named.get((owner, topic, name))
+
+    def claim(self, owner: str, topic: str, qos: int) -> Subscription | None:
+        """The oldest recovered subscription of this owner, topic and QoS that nobody has used yet."""
+        key = owner, topic, qos
+        offered = self._unclaimed.get(key, [])
+        while offered:
+            sub = offered.pop(0)
+            if sub.untouched and sub.id in self.subscriptions:
+                return sub
+        self._unclaimed.pop(key, None)
+        return None

@@ -1,0 +1,110 @@
+"""The broker's state as bytes and back. What replay can tell as well (timers, who holds what) is left out."""
+
+import msgspec
+
+from headrace.broker.registry import Registry
+from headrace.broker.runs import Run
+from headrace.broker.subscription import Definition, Subscription
+from headrace.model.errors import HeadraceError
+
+VERSION = 1
+
+
+class BadSnapshot(HeadraceError):
+    """Bytes that are not a snapshot this version can read."""
+
+
+class SavedTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic's totals up to an offset."""
+
+    name: str
+    published: int
+    end: int
+
+
+class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription; runs are (first, count, offset, attempt, due, awaited)."""
+
+    id: int
+    definition: Definition
+    cursor: int
+    passed: int
+    redelivered: int
+    tally: list[int]
+    runs: list[tuple[int, int, int, int, int, bool]]
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a broker remembers. `removed` is the tally of subscriptions that are gone."""
+
+    version: int
+    last_id: int
+    topics: list[SavedTopic]
+    subscriptions: list[SavedSubscription]
+    removed: list[int]
+    removed_redelivered: int
+
+
+def encode(registry: Registry) -> bytes:
+    """The snapshot of this state."""
+    return msgspec.msgpack.encode(
+        Saved(
+            version=VERSION,
+            last_id=registry.last_id,
+            topics=[SavedTopic(t.name, t.published, t.end) for t in registry.topics()],
+            subscriptions=[_save(sub) for sub in registry.subscriptions.values()],
+            removed=registry.removed,
+            removed_redelivered=registry.removed_redelivered,
+        )
+    )
+
+
+def load(state: bytes, registry: Registry) -> list[Subscription]:
+    """Fill an empty registry with what was saved, and return its subscriptions.
+
+    What became visible since the snapshot is counted from the source.
+    Raises BadSnapshot for bytes of another kind or version.
+    """
+    saved = _decode(state)
+    registry.last_id = saved.last_id
+    registry.removed = saved.removed
+    registry.removed_redelivered = saved.removed_redelivered
+    for known in saved.topics:
+        registry.restore_topic(known.name, known.published, known.end)
+    subscriptions = [_load(each, registry) for each in saved.subscriptions]
+    for sub in subscriptions:
+        registry.add(sub)
+    return subscriptions
+
+
+def _decode(state: bytes) -> Saved:
+    try:
+        saved = msgspec.msgpack.decode(state, type=Saved)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadSnapshot(f"not a snapshot of the broker: {error}") from error
+    if saved.version != VERSION:
+        raise BadSnapshot(f"snapshot of version {saved.version}, this broker reads {VERSION}")
+    return saved
+
+
+def _load(saved: SavedSubscription, registry: Registry) -> Subscription:
+    sub = Subscription(saved.id, saved.definition, registry.topic(saved.definition.topic))
+    sub.cursor = saved.cursor
+    sub.passed = saved.passed
+    sub.redelivered = saved.redelivered
+    sub.tally = saved.tally
+    for first, count, offset, attempt, due, awaited in saved.runs:
+        sub.add(Run(first, count, offset, attempt, due, awaited, None))
+    return sub
+
+
+def _save(sub: Subscription) -> SavedSubscription:
+    return SavedSubscription(
+        sub.id,
+        sub.definition,
+        sub.cursor,
+        sub.passed,
+        sub.redelivered,
+        sub.tally,
+        [(run.first, run.count, run.offset, run.attempt, run.due, run.awaited) for run in sub.runs],
+    )

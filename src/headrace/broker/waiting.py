@@ -1,0 +1,51 @@
+"""Who waits for which subscription, and who is to be called. First come, first called."""
+
+from headrace.broker.runs import Consumer
+from headrace.broker.subscription import Subscription
+
+
+class WaitingRoom:
+    """Consumers that found nothing to take."""
+
+    __slots__ = ("_called", "_places")
+
+    def __init__(self) -> None:
+        self._places: dict[Consumer, dict[int, Subscription]] = {}
+        self._called: dict[Consumer, None] = {}
+
+    def enter(self, sub: Subscription, consumer: Consumer) -> None:
+        """Wait for a subscription; waiting twice is waiting once, in the first place."""
+        sub.waiters[consumer] = None
+        sub.topic.waiting[sub.id] = sub
+        self._places.setdefault(consumer, {})[sub.id] = sub
+
+    def leave(self, consumer: Consumer) -> None:
+        """Wait for nothing any more, called or not."""
+        self._called.pop(consumer, None)
+        for sub in self._places.pop(consumer, {}).values():
+            self._strike(sub, consumer)
+
+    def call(self, sub: Subscription, count: int) -> None:
+        """Call as many of those who wait for the subscription, the first first."""
+        for consumer in list(sub.waiters)[:count]:
+            self._strike(sub, consumer)
+            places = self._places[consumer]
+            del places[sub.id]
+            if not places:
+                del self._places[consumer]
+            self._called[consumer] = None
+
+    def call_now(self, consumer: Consumer) -> None:
+        """Call somebody who does not wait."""
+        self._called[consumer] = None
+
+    def drain(self) -> list[Consumer]:
+        """Everybody called since the last time, in order."""
+        called = list(self._called)
+        self._called.clear()
+        return called
+
+    def _strike(self, sub: Subscription, consumer: Consumer) -> None:
+        del sub.waiters[consumer]
+        if not sub.waiters:
+            del sub.topic.waiting[sub.id]
