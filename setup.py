@@ -3,31 +3,34 @@
 import os
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
-KERNELS = sorted(p for p in Path("src/headrace/kernels").glob("*.py") if p.name != "__init__.py")
+KERNELS = sorted(path for path in Path("src/headrace/kernels").glob("*.py") if path.name != "__init__.py")
+
+DIRECTIVES = {
+    "language_level": "3",
+    "annotation_typing": False,
+    "boundscheck": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "wraparound": False,
+}
 
 
-def kernel_extensions() -> list:
-    """One optional extension for each kernel module, none when HEADRACE_PURE is set or Cython fails."""
+def kernel_extensions() -> list[Extension]:
+    """One optional extension for each kernel, none when HEADRACE_PURE is set or Cython is missing."""
     if os.environ.get("HEADRACE_PURE") == "1":
         return []
-    from Cython.Build import cythonize
-    from setuptools import Extension
-
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        return []
     extensions = [
         Extension(f"headrace.kernels.{path.stem}", [str(path)], optional=True, extra_compile_args=["-O3"])
         for path in KERNELS
     ]
-    directives = {
-        "language_level": "3",
-        "boundscheck": False,
-        "wraparound": False,
-        "cdivision": True,
-        "initializedcheck": False,
-        "annotation_typing": True,
-    }
-    return cythonize(extensions, compiler_directives=directives, build_dir="build/cython")
+    built: list[Extension] = cythonize(extensions, compiler_directives=DIRECTIVES, build_dir="build/cython")
+    return built
 
 
 setup(ext_modules=kernel_extensions())

@@ -9,6 +9,7 @@ class Portion(NamedTuple):
     """`count` neighbouring messages of one batch, delivered together.
 
     Message `index + i` has delivery id `first_delivery + i`; all are at their `attempt`-th delivery.
+    `qos` is the subscription's: with 0, or a batch of QoS 0, the delivery itself settles them.
     """
 
     batch: Batch
@@ -16,6 +17,7 @@ class Portion(NamedTuple):
     count: int  # type: ignore[assignment]
     first_delivery: int
     attempt: int
+    qos: int = 1
 
 
 class BatchSource(Protocol):

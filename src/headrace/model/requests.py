@@ -1,7 +1,10 @@
 """What a session asks of the broker, whatever its protocol. Self-contained values: no view into a receive buffer."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
+
+from headrace.model.errors import BrokerError
 
 
 class Start(Enum):
@@ -80,15 +83,28 @@ class Fence:
 
 @dataclass(slots=True)
 class Exchange:
-    """A run of acks and takes of one subscription, in the order `steps` keeps.
+    """A run of acks and takes of one subscription.
 
     Doing all acks first and then one take of all is the same thing unless an ack is refused; then the
-    steps are done one by one.
+    steps are done one by one. `retell` recovers them from the bytes, which nearly nobody ever asks for.
     """
 
     acks: Ack
     takes: Take
-    steps: list[Ack | Take] = field(default_factory=list)
+    retell: Callable[[], list[Ack | Take]]
+
+    @property
+    def steps(self) -> list[Ack | Take]:
+        """The same acks and takes in the order in which they arrived."""
+        return self.retell()
 
 
-Request = Authenticate | Publish | Subscribe | Take | Ack | Nack | Fence | Exchange
+@dataclass(slots=True)
+class Refuse:
+    """Answer with this error: the session found the request wrong, and earlier ones are to be answered first."""
+
+    tag: int
+    error: BrokerError
+
+
+Request = Authenticate | Publish | Subscribe | Take | Ack | Nack | Fence | Exchange | Refuse

@@ -1,0 +1,407 @@
+"""BlipMQ frames by the run: publishes into batches, polls and acks into ranges, stored batches into deliveries.
+
+The C types of every variable are in blipmq.pxd. Lines under `cython.compiled` move bytes with pointers; their `else`
+does the same with the struct module, which is what is fast when interpreted. Interpreted, `bytes` are read fastest.
+
+Nothing here refuses anything: a scan stops before the first frame that is not plainly valid.
+"""
+
+import struct
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import cython  # type: ignore[import-untyped]
+
+from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Buffer, Protocol
+from headrace.model.errors import BrokerError
+from headrace.model.names import TOPIC_SIZE_MAX, check_topic
+from headrace.model.parts import RECORD_HEADER_SIZE
+from headrace.model.requests import Publish
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import (  # type: ignore[import-untyped]
+        PyByteArray_AS_STRING,
+        PyByteArray_FromStringAndSize,
+    )
+    from cython.cimports.cpython.bytes import (  # type: ignore[import-untyped]
+        PyBytes_AS_STRING,
+        PyBytes_FromStringAndSize,
+    )
+    from cython.cimports.libc.string import memcmp, memcpy, memset  # type: ignore[import-untyped]
+
+Pointer = Any
+
+COMPILED: bool = cython.compiled
+
+PUBLISH = 3
+ACK = 5
+POLL = 9
+
+_FRAME_HEAD = struct.Struct(">IBQ")
+_EXCHANGE_FRAME = struct.Struct(">5sQ8s")
+_EXCHANGE_SIZE = 21
+_EXCHANGE_LENGTH = 17
+_ACK_HEAD = struct.pack(">IB", _EXCHANGE_LENGTH, ACK)
+_POLL_HEAD = struct.pack(">IB", _EXCHANGE_LENGTH, POLL)
+
+_PART_AT = RECORD_HEADER_SIZE
+_TOPIC_AT = RECORD_HEADER_SIZE + HEADER_SIZE
+_NO_GROUP = -1
+
+
+class Group:
+    """The publishes of one scan that share QoS and topic; they become one batch.
+
+    `prefix` is what their payloads begin with; `follower` the group of the frame that came after the last run.
+    """
+
+    tag_out: Pointer
+    end_out: Pointer
+    value_out: Pointer
+    value_end: int
+
+    def __init__(self, topic: str, prefix: bytes) -> None:
+        self.topic = topic
+        self.prefix = prefix
+        self.prefix_size = len(prefix)
+        self.follower = _NO_GROUP
+        self.count = 0
+        self.values_size = 0
+        self.tags: list[int] = []
+        self.values: list[Buffer] = []
+
+
+@lru_cache(maxsize=4096)
+def topic_name(raw: bytes) -> str:
+    """The topic these bytes name, or an empty string when no client may use it."""
+    try:
+        return check_topic(raw.decode())
+    except (UnicodeDecodeError, BrokerError):
+        return ""
+
+
+def scan_publishes(buf: Buffer, pos: int, end: int, timestamp_us: int) -> tuple[int, list[Publish]]:
+    """Turn the run of whole, valid PUBLISH frames from `pos` on into batches.
+
+    Returns the position of the first byte left alone, and the batches in the order in which they began. Messages of
+    one topic keep their order: a topic whose QoS changes begins another batch. The caller bounds both frames and
+    batches by `end`.
+    """
+    groups: list[Group] = []
+    latest: dict[bytes, int] = {}
+    group = Group("", b"")
+    at = pos
+    runs = 0
+    if cython.compiled:
+        data = cython.address(buf[0])
+        scratch = PyBytes_FromStringAndSize(cython.NULL, 8 * ((end - pos) // 17 + 1))
+        marks = cython.cast(cython.p_uint, PyBytes_AS_STRING(scratch))
+    else:
+        data = buf
+    while end - at >= 16:
+        length = _u32(data, at)
+        if data[at + 4] != PUBLISH or length > end - at - 4:
+            break
+        number = group.follower
+        if number == _NO_GROUP or not _belongs(data, at, length, groups[number]):
+            number = _find_group(data, at, length, groups, latest)
+            if number == _NO_GROUP:
+                break
+            group.follower = number
+        group = groups[number]
+        if cython.compiled:
+            marks[2 * runs] = number
+            marks[2 * runs + 1] = group.count
+            at = _measure_run(data, at, end, group)
+            marks[2 * runs + 1] = group.count - marks[2 * runs + 1]
+            runs += 1
+        else:
+            at = _collect_run(buf, at, end, group)
+    if cython.compiled:
+        return at, _copied(data, pos, groups, marks, runs, timestamp_us)
+    return at, [_joined(group, timestamp_us) for group in groups]
+
+
+def _measure_run(data: Pointer, at: int, end: int, group: Group) -> int:
+    """Count the group's frames from `at` on, the first of which is known to be one (compiled only)."""
+    least = 9 + group.prefix_size
+    first = at
+    length = _u32(data, at)
+    while True:
+        group.count += 1
+        group.values_size += length - least
+        at += 4 + length
+        if end - at < 4 + least:
+            return at
+        length = _u32(data, at)
+        if data[at + 4] != PUBLISH or length < least or length > end - at - 4:
+            return at
+        if memcmp(data + at + 13, data + first + 13, group.prefix_size) != 0:
+            return at
+
+
+@lru_cache(maxsize=256)
+def _publish_head(prefix_size: int) -> struct.Struct:
+    return struct.Struct(f">IBQ{prefix_size}s")
+
+
+def _collect_run(buf: Buffer, at: int, end: int, group: Group) -> int:
+    """Keep tag and value of the group's frames from `at` on (interpreted only)."""
+    expected = group.prefix
+    least = 9 + len(expected)
+    value_at = 4 + least
+    unpack = _publish_head(len(expected)).unpack_from
+    add_tag = group.tags.append
+    add_value = group.values.append
+    while end - at >= value_at:
+        length, kind, tag, prefix = unpack(buf, at)
+        following = at + 4 + length
+        if prefix != expected or kind != PUBLISH or length < least or following > end:
+            return at
+        add_tag(tag)
+        add_value(buf[at + value_at : following])
+        at = following
+    return at
+
+
+def _u32(data: Pointer, at: int) -> int:
+    a, b, c, d = data[at], data[at + 1], data[at + 2], data[at + 3]
+    word: int = a << 24 | b << 16 | c << 8 | d
+    return word
+
+
+def _u64(data: Pointer, at: int) -> int:
+    return _u32(data, at) << 32 | _u32(data, at + 4)
+
+
+def _belongs(data: Pointer, at: int, length: int, group: Group) -> bool:
+    """Whether the PUBLISH frame at `at` has the QoS and topic of the group."""
+    if length < 9 + group.prefix_size:
+        return False
+    if cython.compiled:
+        return bool(memcmp(data + at + 13, PyBytes_AS_STRING(group.prefix), group.prefix_size) == 0)
+    return bool(data[at + 13 : at + 13 + group.prefix_size] == group.prefix)
+
+
+def _find_group(data: Pointer, at: int, length: int, groups: list[Group], latest: dict[bytes, int]) -> int:
+    """The number of the group the PUBLISH frame at `at` belongs to; _NO_GROUP when the frame is not valid."""
+    qos = data[at + 13]
+    topic_size = data[at + 14] << 8 | data[at + 15]
+    if qos > 1 or topic_size == 0 or topic_size > TOPIC_SIZE_MAX or topic_size > length - 12:
+        return _NO_GROUP
+    prefix = bytes(data[at + 13 : at + 16 + topic_size])
+    raw = prefix[3:]
+    number = latest.get(raw, _NO_GROUP)
+    if number != _NO_GROUP:
+        group = groups[number]
+        if group.prefix == prefix:
+            return number
+    topic = topic_name(raw)
+    if not topic:
+        return _NO_GROUP
+    groups.append(Group(topic, prefix))
+    latest[raw] = len(groups) - 1
+    return len(groups) - 1
+
+
+def _joined(group: Group, timestamp_us: int) -> Publish:
+    """The batch of a group whose values were collected one by one."""
+    count = len(group.values)
+    ends = struct.pack(f"<{count + 1}I", *accumulate(map(len, group.values), initial=0))
+    values = b"".join(group.values)
+    topic = group.prefix[3:]
+    pads = bytes(-len(topic) % 8), bytes(-len(ends) % 8), bytes(-len(values) % 8)
+    size = HEADER_SIZE + sum(map(len, (topic, ends, values, *pads)))
+    header = _batch_header(size, group.prefix[0], count, len(topic), timestamp_us, len(values))
+    record = bytearray().join((bytes(RECORD_HEADER_SIZE), header, topic, pads[0], ends, pads[1], values, pads[2]))
+    return Publish(group.topic, group.prefix[0], count, record, struct.pack(f">{count}Q", *group.tags))
+
+
+def _batch_header(size: int, qos: int, count: int, topic_size: int, timestamp_us: int, values_size: int) -> bytes:
+    return HEADER.pack(
+        size, PART_BATCH, Protocol.BLIPMQ, qos, 0, count, topic_size, 0, timestamp_us, 0, 0, values_size, 0
+    )
+
+
+def _copied(data: Pointer, at: int, groups: list[Group], marks: Pointer, runs: int, timestamp_us: int) -> list[Publish]:
+    """The batches of all groups, each value copied once from its frame to its place (compiled only).
+
+    `marks` holds for each run of neighbouring frames the number of its group and how many frames it has.
+    """
+    publishes = [_reserved(group, timestamp_us) for group in groups]
+    for run in range(runs):
+        group = groups[marks[2 * run]]
+        value_at = 13 + group.prefix_size
+        for _ in range(marks[2 * run + 1]):
+            frame_size = 4 + _u32(data, at)
+            memcpy(group.tag_out, data + at + 5, 8)
+            group.tag_out += 8
+            memcpy(group.value_out, data + at + value_at, frame_size - value_at)
+            group.value_out += frame_size - value_at
+            group.value_end += frame_size - value_at
+            _put_u32_le(group.end_out, group.value_end)
+            group.end_out += 4
+            at += frame_size
+    return publishes
+
+
+def _reserved(group: Group, timestamp_us: int) -> Publish:
+    """A batch of the group's size with everything but ends, values and tags in it (compiled only)."""
+    topic_size = group.prefix_size - 3
+    ends_at = _TOPIC_AT + ((topic_size + 7) & ~7)
+    values_at = ends_at + ((4 * (group.count + 1) + 7) & ~7)
+    size = values_at + ((group.values_size + 7) & ~7)
+    record = PyByteArray_FromStringAndSize(cython.NULL, size)
+    tags = PyBytes_FromStringAndSize(cython.NULL, 8 * group.count)
+    header = _batch_header(size - _PART_AT, group.prefix[0], group.count, topic_size, timestamp_us, group.values_size)
+    out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(record))
+    memset(out, 0, ends_at + 4)
+    memcpy(out + _PART_AT, PyBytes_AS_STRING(header), _TOPIC_AT - _PART_AT)
+    memcpy(out + _TOPIC_AT, PyBytes_AS_STRING(group.prefix) + 3, topic_size)
+    memset(out + values_at - 4, 0, 4)
+    memset(out + values_at + group.values_size, 0, size - values_at - group.values_size)
+    group.tag_out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(tags))
+    group.end_out = out + ends_at + 4
+    group.value_out = out + values_at
+    group.value_end = 0
+    return Publish(group.topic, group.prefix[0], group.count, record, tags)
+
+
+def scan_exchange(buf: Buffer, pos: int, end: int) -> tuple[int, int, bytes, list[tuple[int, int]]]:
+    """Gather the run of POLL and ACK frames from `pos` on that name the same subscription, which is not 0.
+
+    Returns the position of the first byte left alone, the subscription (0: there was no such frame), the POLLs'
+    correlation ids (u64 big-endian), and the acknowledged delivery ids as ranges (first, count) in order of arrival.
+    """
+    ranges: list[tuple[int, int]] = []
+    most = (end - pos) // _EXCHANGE_SIZE
+    if most <= 0:
+        return pos, 0, b"", ranges
+    if not cython.compiled:
+        return _collect_exchange(memoryview(buf)[pos : pos + most * _EXCHANGE_SIZE], pos)
+    first = acked = poll_size = 0
+    at = pos
+    data = cython.address(buf[0])
+    subscription = _u64(data, pos + 13)
+    polls = PyBytes_FromStringAndSize(cython.NULL, 8 * most)
+    poll_out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(polls))
+    while end - at >= _EXCHANGE_SIZE and subscription != 0:
+        if _u32(data, at) != _EXCHANGE_LENGTH or _u64(data, at + 13) != subscription:
+            break
+        if data[at + 4] == POLL:
+            memcpy(poll_out + poll_size, data + at + 5, 8)
+            poll_size += 8
+        elif data[at + 4] == ACK:
+            tag = _u64(data, at + 5)
+            if acked == 0 or tag < first or tag - first != acked:
+                if acked != 0:
+                    ranges.append((first, acked))
+                first = tag
+                acked = 0
+            acked += 1
+        else:
+            break
+        at += _EXCHANGE_SIZE
+    if acked != 0:
+        ranges.append((first, acked))
+    return at, subscription if at > pos else 0, polls[:poll_size], ranges
+
+
+def _collect_exchange(run: memoryview, pos: int) -> tuple[int, int, bytes, list[tuple[int, int]]]:
+    """The result of scan_exchange for the frames in `run`, which begins at `pos` (interpreted only)."""
+    expected = bytes(run[13:21])
+    polled: list[int] = []
+    acked: list[int] = []
+    if any(expected):
+        for head, tag, named in _EXCHANGE_FRAME.iter_unpack(run):
+            if named != expected:
+                break
+            if head == _POLL_HEAD:
+                polled.append(tag)
+            elif head == _ACK_HEAD:
+                acked.append(tag)
+            else:
+                break
+    taken = len(polled) + len(acked)
+    subscription = int.from_bytes(expected) if taken else 0
+    polls = struct.pack(f">{len(polled)}Q", *polled)
+    return pos + taken * _EXCHANGE_SIZE, subscription, polls, _merged(acked)
+
+
+def _merged(tags: list[int]) -> list[tuple[int, int]]:
+    """Neighbours that count up, as ranges (first, count)."""
+    if tags and tags == list(range(tags[0], tags[0] + len(tags))):
+        return [(tags[0], len(tags))]
+    ranges: list[tuple[int, int]] = []
+    first = following = -1
+    for tag in tags:
+        if tag != following:
+            if following != first:
+                ranges.append((first, following - first))
+            first = tag
+        following = tag + 1
+    if following != first:
+        ranges.append((first, following - first))
+    return ranges
+
+
+def encode_deliveries(
+    buffer: Buffer, start: int, index: int, count: int, qos: int, first_tag: int, tags: bytes
+) -> bytes:
+    """PUBLISH frames for `count` messages, from message `index` on, of the batch whose part is at `start`.
+
+    Correlation ids are taken from `tags` (u64 big-endian), or count up from `first_tag` where `tags` is empty.
+    """
+    data: Pointer = cython.address(buffer[0]) if cython.compiled else buffer
+    topic_size = data[start + 12] | data[start + 13] << 8
+    topic_at = start + _TOPIC_AT - _PART_AT
+    ends_at = topic_at + ((topic_size + 7) & ~7)
+    values_at = ends_at + ((4 * (_u32_le(data, start + 8) + 1) + 7) & ~7)
+    if cython.compiled:
+        tag_in = cython.cast(cython.p_uchar, PyBytes_AS_STRING(tags)) if tags else cython.NULL
+        first = _u32_le(data, ends_at + 4 * index)
+        last = _u32_le(data, ends_at + 4 * (index + count))
+        frames: bytes = PyBytes_FromStringAndSize(cython.NULL, count * (16 + topic_size) + last - first)
+        out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frames))
+        for i in range(count):
+            last = _u32_le(data, ends_at + 4 * (index + i + 1))
+            _put_u32(out, 12 + topic_size + last - first)
+            out[4] = PUBLISH
+            if tag_in != cython.NULL:
+                memcpy(out + 5, tag_in + 8 * i, 8)
+            else:
+                _put_u32(out + 5, (first_tag + i) >> 32)
+                _put_u32(out + 9, first_tag + i)
+            out[13] = qos
+            out[14] = topic_size >> 8
+            out[15] = topic_size & 0xFF
+            memcpy(out + 16, data + topic_at, topic_size)
+            memcpy(out + 16 + topic_size, data + values_at + first, last - first)
+            out += 16 + topic_size + last - first
+            first = last
+        return frames
+    prefix = struct.pack(">BH", qos, topic_size) + data[topic_at : topic_at + topic_size]
+    pack = _publish_head(len(prefix)).pack
+    ends = struct.unpack_from(f"<{count + 1}I", data, ends_at + 4 * index)
+    named = struct.unpack(f">{count}Q", tags) if tags else range(first_tag, first_tag + count)
+    overhead = 12 + topic_size
+    pieces: list[Buffer] = []
+    for tag, first, last in zip(named, ends, ends[1:], strict=False):
+        pieces.append(pack(overhead + last - first, PUBLISH, tag, prefix))
+        pieces.append(data[values_at + first : values_at + last])
+    return b"".join(pieces)
+
+
+def _u32_le(data: Pointer, at: int) -> int:
+    a, b, c, d = data[at], data[at + 1], data[at + 2], data[at + 3]
+    word: int = a | b << 8 | c << 16 | d << 24
+    return word
+
+
+def _put_u32(out: Pointer, word: int) -> None:
+    out[0], out[1], out[2], out[3] = word >> 24 & 0xFF, word >> 16 & 0xFF, word >> 8 & 0xFF, word & 0xFF
+
+
+def _put_u32_le(out: Pointer, word: int) -> None:
+    out[0], out[1], out[2], out[3] = word & 0xFF, word >> 8 & 0xFF, word >> 16 & 0xFF, word >> 24 & 0xFF
