@@ -1,0 +1,233 @@
+"""What is measured: every scenario, the variants it runs on and the figure that decides which run was best."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+MIB = 1 << 20
+LEAD_MESSAGES_MAX = 262_144
+LEAD_BYTES_MAX = 32 * MIB
+QOS0_LEAD = 50_000
+LATENCY_RATE = 20_000
+
+OURS = ("headrace", "headrace-pure", "headrace-nosync")
+PEERS = ("redis-always", "redis-everysec", "redis-none", "jetstream", "nats-core")
+STORING = ("headrace", "headrace-pure", "redis-always", "jetstream")
+CHOSEN = ("headrace", "headrace-pure", "redis-always", "jetstream", "nats-core")
+
+
+class Figure(StrEnum):
+    """The figure a scenario is about."""
+
+    PUBLISHED = "messages published/s"
+    DELIVERED = "messages delivered and acked/s"
+    LATENCY = "µs from due to delivered, p99"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One shape of load."""
+
+    name: str
+    title: str
+    shape: str
+    figure: Figure
+    variants: tuple[str, ...]
+    size: int = 100
+    qos: int = 1
+    topics: int = 1
+    fanout: int = 1
+    rate: int = 0
+    backlog: int = 0
+    publishing: bool = False
+    repeats: int = 0
+    seconds_factor: float = 1.0
+
+    @property
+    def lead(self) -> int:
+        """How many messages the publisher may be ahead of the slowest consumer."""
+        return QOS0_LEAD if self.qos == 0 else min(LEAD_MESSAGES_MAX, LEAD_BYTES_MAX // self.size)
+
+    def arguments(self, seconds: float) -> list[str]:
+        """What the load client is told about the shape."""
+        given: dict[str, object] = {
+            "scenario": self.shape,
+            "size": self.size,
+            "qos": self.qos,
+            "topics": self.topics,
+            "fanout": self.fanout,
+            "backlog": self.backlog,
+            "lead": self.lead,
+            "seconds": round(seconds * self.seconds_factor, 3),
+        }
+        if self.rate:
+            given["rate"] = self.rate
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        return [*words, "--publishing"] if self.publishing else words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """A backlog left in the broker: its memory, the restart on it, and draining it afterwards."""
+
+    name: str
+    title: str
+    messages: int
+    size: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything one invocation measures."""
+
+    scenarios: tuple[Scenario, ...]
+    storages: tuple[Storage, ...]
+    seconds: float
+    repeats: int
+    disk_s: float
+
+    def repeats_of(self, scenario: Scenario) -> int:
+        """How often each variant of a scenario runs."""
+        return min(scenario.repeats or self.repeats, self.repeats)
+
+
+def _publish(size: int, variants: tuple[str, ...]) -> Scenario:
+    return Scenario(
+        name=f"publish-{size}",
+        title=f"publish alone, {_bytes(size)}",
+        shape="publish",
+        figure=Figure.PUBLISHED,
+        variants=variants,
+        size=size,
+    )
+
+
+def _end_to_end(size: int, variants: tuple[str, ...]) -> Scenario:
+    return Scenario(
+        name=f"e2e-{size}",
+        title=f"end to end with acks, {_bytes(size)}",
+        shape="e2e",
+        figure=Figure.DELIVERED,
+        variants=variants,
+        size=size,
+    )
+
+
+def _bytes(size: int) -> str:
+    return f"{size} B" if size < 1024 else f"{size // 1024} KiB"
+
+
+QOS0 = Scenario(
+    name="e2e-qos0",
+    title="end to end, 100 B, QoS 0",
+    shape="e2e",
+    figure=Figure.DELIVERED,
+    variants=("headrace", "headrace-nosync"),
+    qos=0,
+)
+FANOUT = Scenario(
+    name="fanout-10",
+    title="fan-out 1 → 10, 100 B",
+    shape="e2e",
+    figure=Figure.DELIVERED,
+    variants=CHOSEN,
+    fanout=10,
+)
+TOPICS = Scenario(
+    name="topics-100",
+    title="100 topics round-robin, 100 B",
+    shape="e2e",
+    figure=Figure.DELIVERED,
+    variants=CHOSEN,
+    topics=100,
+)
+LATENCY = Scenario(
+    name="latency-20k",
+    title=f"latency at {LATENCY_RATE // 1000} k messages/s, 100 B",
+    shape="latency",
+    figure=Figure.LATENCY,
+    variants=("headrace", "headrace-pure", "headrace-nosync", "redis-always", "jetstream", "nats-core"),
+    rate=LATENCY_RATE,
+    seconds_factor=1.5,
+)
+
+
+def _drain(backlog: int) -> Scenario:
+    return Scenario(
+        name="drain",
+        title=f"drain a backlog of {backlog // 1000} k × 100 B",
+        shape="drain",
+        figure=Figure.DELIVERED,
+        variants=STORING,
+        backlog=backlog,
+        repeats=2,
+    )
+
+
+def _drain_busy(backlog: int) -> Scenario:
+    return Scenario(
+        name="drain-busy",
+        title=f"publish while a backlog of {_millions(backlog)} × 100 B drains",
+        shape="drain",
+        figure=Figure.PUBLISHED,
+        variants=("headrace",),
+        backlog=backlog,
+        publishing=True,
+        repeats=2,
+    )
+
+
+def _storage(messages: int, size: int, title: str) -> Storage:
+    return Storage(name=f"backlog-{_millions(messages)}-{size}", title=title, messages=messages, size=size)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:g}M"
+
+
+def full_plan(seconds: float, repeats: int) -> Plan:
+    """Everything the issue asks for, in under twelve minutes."""
+    return Plan(
+        scenarios=(
+            _end_to_end(100, OURS + PEERS),
+            _publish(100, OURS + PEERS),
+            _end_to_end(1024, OURS + PEERS),
+            _end_to_end(16, CHOSEN),
+            _end_to_end(16384, CHOSEN),
+            _publish(16, ("headrace", "nats-core")),
+            _publish(1024, ("headrace", "nats-core")),
+            _publish(16384, ("headrace", "nats-core")),
+            QOS0,
+            FANOUT,
+            TOPICS,
+            LATENCY,
+            _drain(200_000),
+            _drain_busy(5_000_000),
+        ),
+        storages=(
+            _storage(1_000_000, 100, "1 M × 100 B"),
+            _storage(5_000_000, 100, "5 M × 100 B"),
+            _storage(1_048_576, 1024, "1 GiB of 1 KiB messages"),
+        ),
+        seconds=seconds,
+        repeats=repeats,
+        disk_s=0.25,
+    )
+
+
+def quick_plan(seconds: float, repeats: int) -> Plan:
+    """The same questions with fewer peers and shorter runs, in about a minute."""
+    return Plan(
+        scenarios=(
+            _end_to_end(100, (*OURS, "redis-always", "jetstream", "nats-core")),
+            _publish(100, ("headrace", "headrace-pure", "nats-core")),
+            _end_to_end(1024, ("headrace", "nats-core")),
+            FANOUT,
+            TOPICS,
+            LATENCY,
+            _drain_busy(1_000_000),
+        ),
+        storages=(_storage(1_000_000, 100, "1 M × 100 B"),),
+        seconds=seconds,
+        repeats=repeats,
+        disk_s=0.2,
+    )
