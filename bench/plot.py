@@ -79,7 +79,7 @@ def _latency_panel(results: Results, name: str, axes: Axes) -> None:
     disk = results.disk.quantile(0.99) / 1e3
     if disk:
         axes.axvline(disk, color="#444444", linestyle="--", linewidth=1)
-        axes.text(disk, -0.75, f" disk sync p99 {disk:.2f} ms", fontsize=7, color="#444444")
+        axes.text(disk, len(variants) - 0.5, f" disk sync p99 {disk:.2f} ms", fontsize=7, color="#444444")
     axes.set_yticks(range(len(variants)), [_title(results, variant) for variant in variants])
     axes.invert_yaxis()
     axes.set_xscale("log")
