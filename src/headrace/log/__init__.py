@@ -1,0 +1,35 @@
+"""The durable log: segments of checksummed records, flushed in groups, read by topic and offset."""
+
+from headrace.log.disk import Disk, OsDisk
+from headrace.log.dump import Row, dump
+from headrace.log.flush import Flush
+from headrace.log.log import Flushed, Log
+from headrace.log.reader import Record
+from headrace.log.repair import repair
+from headrace.log.report import Damage, LogDamaged, Report, Torn
+from headrace.log.retention import Removal
+from headrace.log.settings import LogSettings, SyncMode, SyncPolicy
+from headrace.log.snapshot import SnapshotWrite
+from headrace.log.verify import verify
+
+__all__ = [
+    "Damage",
+    "Disk",
+    "Flush",
+    "Flushed",
+    "Log",
+    "LogDamaged",
+    "LogSettings",
+    "OsDisk",
+    "Record",
+    "Removal",
+    "Report",
+    "Row",
+    "SnapshotWrite",
+    "SyncMode",
+    "SyncPolicy",
+    "Torn",
+    "dump",
+    "repair",
+    "verify",
+]

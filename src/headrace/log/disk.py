@@ -1,0 +1,150 @@
+"""The one door to the disk: a small interface that tests can break, and the real thing.
+
+Calls raise OSError and nothing else. Whoever calls decides in which thread.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from headrace.model.batch import Buffer
+
+_BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+
+
+class File(Protocol):
+    """An open file; positions are always given, there is no cursor."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all buffers back to back and return how many bytes that was."""
+
+    def fdatasync(self) -> None:
+        """Return once everything written is on stable storage."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def size(self) -> int:
+        """The file's size."""
+
+    def close(self) -> None:
+        """Give the file back; closing twice does nothing."""
+
+
+class Disk(Protocol):
+    """A file system, as much of it as a log needs."""
+
+    def create(self, path: Path) -> File:
+        """A new empty file open for reading and writing, in place of any of that name."""
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """An existing file."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, atomically replacing what had it."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+
+    def list(self, directory: Path) -> list[str]:
+        """The names in a directory, in no order."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents unless they exist."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once names created, renamed and removed in it are on stable storage."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        start = position
+        for first in range(0, len(buffers), _BUFFERS_MAX):
+            chunk = buffers[first : first + _BUFFERS_MAX]
+            wanted = sum(map(len, chunk))
+            written = os.pwritev(self._fd, chunk, position)
+            if written < wanted:
+                self._write_rest(b"".join(chunk), written, position)
+            position += wanted
+        return position - start
+
+    def _write_rest(self, data: bytes, written: int, position: int) -> None:
+        rest = memoryview(data)
+        while written < len(rest):
+            written += os.pwrite(self._fd, rest[written:], position + written)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsDisk:
+    """The file system of the operating system."""
+
+    def create(self, path: Path) -> File:
+        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        return OsFile(os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def list(self, directory: Path) -> list[str]:
+        return os.listdir(directory)  # noqa: PTH208 - names, not paths
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def write_atomically(disk: Disk, path: Path, buffers: Sequence[Buffer]) -> None:
+    """Create or replace a file so that after a crash it is there whole, as before, or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    file = disk.create(temporary)
+    try:
+        file.pwritev(buffers, 0)
+        file.fdatasync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(path.parent)

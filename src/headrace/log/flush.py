@@ -1,0 +1,166 @@
+"""One trip to the disk: everything appended since the last one, written and synced together.
+
+The log hands a flush its writer and takes it back when the flush has run; in between nothing else touches it, so `run`
+can be called in any thread. It never raises: the outcome stays in the flush.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.log.disk import Disk, File, write_atomically
+from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
+from headrace.log.index import Directory, read_directory
+from headrace.log.segment import Segment, segment_path
+from headrace.model.errors import StorageError
+
+
+class Writer:
+    """The end of the log on disk.
+
+    `broken` means that the file's contents past `position` are not known, and that only a new segment, superseding
+    whatever follows, can be trusted: a cut failed, a sync failed, or a new segment may or may not have got its name.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self.directory = directory
+        self.disk = disk
+        self.file: File | None = None
+        self.position = 0
+        self.broken = False
+
+    def resume(self, segment: Segment) -> None:
+        """Go on at the end of a recovered segment."""
+        self.file = self.disk.open(segment.path, writable=True)
+        self.position = segment.size
+
+    def sync(self) -> None:
+        """Sync the file; after a failure it is never trusted again."""
+        assert self.file is not None
+        try:
+            self.file.fdatasync()
+        except OSError:
+            self.broken = True
+            raise
+
+    def append(self, buffers: Sequence[bytearray], size: int) -> None:
+        """Write at the end, or leave the end where it was."""
+        assert self.file is not None
+        try:
+            self.file.pwritev(buffers, self.position)
+        except OSError:
+            self._retreat()
+            raise
+        self.position += size
+
+    def start_segment(self, header: SegmentHeader, carried: Sequence[bytearray]) -> Segment:
+        """Begin a new segment holding the `carried` records; durable under its name before this returns."""
+        path = segment_path(self.directory, header.first)
+        self.broken = True
+        write_atomically(self.disk, path, [header.encode(), *carried])
+        file = self.disk.open(path, writable=True)
+        self.close()
+        self.file = file
+        self.position = SEGMENT_HEADER_SIZE + sum(map(len, carried))
+        self.broken = False
+        return Segment(path, header, header.first, SEGMENT_HEADER_SIZE)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def _retreat(self) -> None:
+        """Cut off what a failed write left behind."""
+        assert self.file is not None
+        try:
+            self.file.truncate(self.position)
+            self.file.fdatasync()
+        except OSError:
+            self.broken = True
+
+
+class Flush:
+    """What one trip takes along, and afterwards what came of it.
+
+    `carried` are visible records that were never synced: should a new segment have to supersede the present one from
+    there on, it begins with them. `started` are the segments begun, in order; `sealed` is the sidecar's directory of
+    the segment that was full.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        records: list[bytearray],
+        carried: list[bytearray],
+        *,
+        size: int,
+        first: int,
+        restart: int,
+        created_us: int,
+        sync: bool,
+        full: Segment | None,
+    ) -> None:
+        self.records = records
+        self.carried = carried
+        self.size = size
+        self.sync = sync
+        self.error: StorageError | None = None
+        self.started: list[Segment] = []
+        self.sealed: Directory | None = None
+        self.rolled = False
+        self.position = 0
+        self._writer = writer
+        self._first = first
+        self._restart = restart
+        self._created_us = created_us
+        self._full = full
+
+    def run(self) -> None:
+        """Do it all. Blocks on the disk; never raises OSError."""
+        try:
+            self._prepare()
+            self.position = self._writer.position
+            if self.records:
+                self._writer.append(self.records, self.size)
+            if self.sync:
+                self._writer.sync()
+        except OSError as error:
+            self.error = StorageError(f"{type(error).__name__}: {error.strerror or error}")
+            self._recover()
+
+    def _prepare(self) -> None:
+        """Make sure there is a segment that can take the records."""
+        writer = self._writer
+        if writer.broken:
+            self._supersede()
+        elif writer.file is None:
+            self.started.append(writer.start_segment(SegmentHeader(self._first, self._created_us), ()))
+        elif self._full is not None:
+            writer.sync()
+            self.rolled = True
+            self.started.append(writer.start_segment(SegmentHeader(self._first, self._created_us), ()))
+            self.sealed = self._seal(self._full)
+
+    def _recover(self) -> None:
+        """After a failure that left the segment untrusted, supersede it at once if the disk lets us."""
+        if self._writer.broken:
+            try:
+                self._supersede()
+            except OSError:
+                return
+
+    def _supersede(self) -> None:
+        if self.rolled:
+            self._restart, self.carried = self._first, []
+        header = SegmentHeader(self._restart, self._created_us)
+        self.started.append(self._writer.start_segment(header, self.carried))
+
+    def _seal(self, segment: Segment) -> Directory | None:
+        """Write the sidecar; a failure is no harm, start-up makes it again."""
+        data = segment.encode_index()
+        try:
+            write_atomically(self._writer.disk, segment.index_path, [data])
+        except OSError:
+            return None
+        return read_directory(lambda size, position: data[position : position + size])[0]

@@ -1,0 +1,371 @@
+"""The durable log: append in the event loop, flush in a thread, read what is as durable as promised.
+
+One thread owns the log and calls everything here; only `Flush.run`, `SnapshotWrite.run` and `Removal.run` block on
+writing, and may run elsewhere, one at a time. The log knows records, batches and offsets; what events mean is none of
+its business.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.log.disk import Disk
+from headrace.log.extents import SegmentMap
+from headrace.log.flush import Flush, Writer
+from headrace.log.format import SYNCED_MARK, record_span, record_timestamp, stamp
+from headrace.log.reader import Reader, Record
+from headrace.log.recovery import recover
+from headrace.log.repair import repair
+from headrace.log.report import Damage, LogDamaged, Report
+from headrace.log.retention import Removal, expired_segments
+from headrace.log.segment import Segment
+from headrace.log.settings import LogSettings, SyncMode
+from headrace.log.snapshot import Snapshot, SnapshotWrite, snapshot_offsets
+from headrace.log.topics import Topics
+from headrace.model.batch import Batch
+from headrace.model.errors import StorageError
+from headrace.model.parts import RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
+
+_MICROSECONDS = 1_000_000
+
+
+class Flushed(NamedTuple):
+    """What a flush achieved: batches now visible, or why not and which publishes are refused for it."""
+
+    batches: list[Batch]
+    error: StorageError | None = None
+    refused: list[bytearray] = []  # noqa: RUF012 - never changed
+
+
+class Log:
+    """A log directory, open for appending. Implements the model's BatchSource."""
+
+    def __init__(
+        self, directory: Path, disk: Disk, settings: LogSettings, segments: list[Segment], snapshot: Snapshot | None
+    ) -> None:
+        self.failing: StorageError | None = None
+        self.report = Report()
+        self.snapshot = (snapshot.offset, snapshot.state) if snapshot else None
+        self._directory = directory
+        self._disk = disk
+        self._settings = settings
+        self._segments = segments
+        self._reader = Reader(disk)
+        self._topics = Topics(self._reader, settings.tail_cache_bytes)
+        self._writer = Writer(directory, disk)
+        for segment in segments:
+            self._topics.add_segment(segment)
+        if segments:
+            self._writer.resume(segments[-1])
+        self._durable = self._synced = self._next = segments[-1].end if segments else 0
+        self._records: list[bytearray] = []
+        self._refusable: list[bool] = []
+        self._pending_bytes = 0
+        self._flush: Flush | None = None
+        self._flush_refusable: list[bool] = []
+        self._unsynced: list[bytearray] = []
+        self._unsynced_since: int | None = None
+        self._snapshot_offsets = snapshot_offsets(disk.list(directory)) if snapshot else []
+        self._bytes_since_snapshot = 0
+
+    @classmethod
+    def open(
+        cls, directory: Path, disk: Disk, settings: LogSettings, *, accept_damage: bool = False, full_scan: bool = False
+    ) -> "Log":
+        """The log in this directory, recovered; created when there is none.
+
+        `accept_damage` is the operator's word: damage is repaired first, keeping everything else. `full_scan` checks
+        every record instead of those after the newest snapshot. Raises LogDamaged with the report, StorageError when
+        the disk fails.
+        """
+        try:
+            disk.make_directory(directory)
+            recovered = recover(directory, disk, full=full_scan)
+            report = recovered.report
+            if report.damage:
+                if not accept_damage:
+                    raise LogDamaged(report)
+                report = repair(directory, disk)
+                recovered = recover(directory, disk)
+            log = cls(directory, disk, settings, recovered.segments, recovered.snapshot)
+            log.report = report
+            return log
+        except OSError as error:
+            raise StorageError(f"cannot open the log in {directory}: {error}") from error
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset still kept."""
+        return self._segments[0].first if self._segments else 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next append gets."""
+        return self._next
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below is as durable as promised, and visible."""
+        return self._durable
+
+    @property
+    def synced_offset(self) -> int:
+        """Everything below is on stable storage, whatever the policy."""
+        return self._synced
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet flushed, those in flight included."""
+        return self._pending_bytes + (self._flush.size if self._flush else 0)
+
+    @property
+    def sync_due_us(self) -> int | None:
+        """When `begin_flush` wants to be called though nothing is appended; only for the policy interval_ms."""
+        if self._unsynced_since is None or self._settings.sync.mode is not SyncMode.INTERVAL_MS:
+            return None
+        return self._unsynced_since + 1000 * self._settings.sync.n
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether enough was written since the last snapshot to want another."""
+        return self._bytes_since_snapshot >= self._settings.snapshot_bytes
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Records found bad while reading, since start-up."""
+        return self._reader.damage
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    def append(self, record: bytearray, *, refusable: bool) -> int:
+        """Give a record its offsets and queue it for the next flush; returns the first of them.
+
+        `record` is RECORD_HEADER_SIZE free bytes and then its parts, and belongs to the log from now on. `refusable`:
+        it is a publish and is dropped when the disk fails; other records are kept, and then get new offsets.
+        """
+        span = record_span(record, RECORD_HEADER_SIZE, len(record))
+        assert span, "a record has parts that add up"
+        first = self._next
+        stamp(record, first)
+        self._next = first + span
+        self._records.append(record)
+        self._refusable.append(refusable)
+        self._pending_bytes += len(record)
+        return first
+
+    def begin_flush(self, now: int = 0, *, sync: bool = False) -> Flush | None:
+        """Everything appended so far, ready to be run; None when there is nothing to do or a flush is under way.
+
+        `sync` demands what the policy might put off.
+        """
+        if self._flush is not None:
+            return None
+        waited = now - self._unsynced_since if self._unsynced_since is not None else 0
+        policy = self._settings.sync
+        unsynced = self._next - self._synced
+        wanted = sync or (unsynced > 0 and policy.wants_sync(unsynced, waited))
+        if not self._records and not (wanted and unsynced) and self.failing is None:
+            return None
+        if self._records and self._synced == self._durable:
+            stamp(self._records[0], self._durable, mark=SYNCED_MARK)
+        if self._unsynced_since is None and self._records:
+            self._unsynced_since = now
+        active = self._segments[-1] if self._segments else None
+        limit = self._settings.segment_bytes
+        full = active is not None and active.end > active.first and active.size + self._pending_bytes > limit
+        self._flush = Flush(
+            self._writer,
+            self._records,
+            self._unsynced,
+            size=self._pending_bytes,
+            first=self._durable,
+            restart=self._synced if self._unsynced else self._durable,
+            created_us=self._created_us(),
+            sync=wanted and (active is not None or bool(self._records)),
+            full=active if full and self._records else None,
+        )
+        self._flush_refusable = self._refusable
+        self._records, self._refusable, self._pending_bytes = [], [], 0
+        return self._flush
+
+    def end_flush(self, flush: Flush) -> Flushed:
+        """Take in the outcome of a flush that has run: show its batches, or refuse its publishes."""
+        assert flush is self._flush, "flushes end in the order in which they began"
+        self._flush = None
+        if flush.rolled:
+            self._all_synced()
+        for segment in flush.started:
+            self._start(segment, flush)
+        self.failing = flush.error
+        if flush.error is not None:
+            return self._refuse(flush)
+        batches = self._reveal(flush)
+        if flush.sync:
+            self._all_synced()
+        elif self._settings.sync.mode is not SyncMode.NONE:
+            self._unsynced += flush.records
+        return Flushed(batches)
+
+    def batch_at(self, topic: str, offset: int) -> Batch | None:
+        """The batch of the topic that holds this offset, else its first batch after it, else None."""
+        return self._topics.batch_at(topic, offset)
+
+    def topic_end(self, topic: str) -> int:
+        """The offset after the topic's last message; 0 when it has none."""
+        return self._topics.end(topic)
+
+    def count_from(self, topic: str, offset: int) -> int:
+        """How many messages of the topic have this offset or a later one."""
+        return self._topics.count_from(topic, offset)
+
+    def topics(self) -> list[str]:
+        """The topics that have messages, sorted."""
+        return self._topics.names()
+
+    def iter_batches(self, topic: str, offset: int) -> Iterator[Batch]:
+        """The topic's batches from the one that holds `offset` on."""
+        while (batch := self._topics.batch_at(topic, offset)) is not None:
+            yield batch
+            offset = batch.end
+
+    def iter_records(self, offset: int, to: int | None = None) -> Iterator[Record]:
+        """The visible records from the one that holds `offset` up to, not including, offset `to`."""
+        to = self._durable if to is None else min(to, self._durable)
+        for segment in list(self._segments):
+            if segment.end > offset and segment.first < to:
+                for record in self._reader.records(segment, offset):
+                    if record.first >= to:
+                        return
+                    yield record
+
+    def begin_snapshot(self, state: bytes, offset: int) -> SnapshotWrite:
+        """A snapshot of the state folded from everything below `offset`, ready to be run.
+
+        `offset` must be synced: end a `begin_flush(sync=True)` first where the policy puts syncs off.
+        """
+        assert offset <= self._synced, "a snapshot covers only what is on stable storage"
+        index = self._segments[-1].encode_index() if self._segments and self._synced == self._durable else b""
+        return SnapshotWrite(self._directory, self._disk, Snapshot(offset, state, self._synced, index))
+
+    def end_snapshot(self, write: SnapshotWrite) -> None:
+        """Take in a snapshot that was written. Raises StorageError when it failed; the log goes on without."""
+        if write.error is not None:
+            raise write.error
+        self._snapshot_offsets = write.kept
+        self._bytes_since_snapshot = 0
+
+    def write_snapshot(self, state: bytes, offset: int) -> None:
+        """Begin, run and end a snapshot here and now. Raises StorageError when the disk fails."""
+        write = self.begin_snapshot(state, offset)
+        write.run()
+        self.end_snapshot(write)
+
+    def retire(self, now: int, needed_from: int) -> Removal | None:
+        """Forget sealed segments older than the retention, to be removed by the result's `run`.
+
+        None is forgotten that a snapshot still builds upon, or, unless retention is hard, that holds offset
+        `needed_from` or later ones.
+        """
+        if not self._snapshot_offsets:
+            return None
+        below = self._snapshot_offsets[-1]
+        if not self._settings.retention_hard:
+            below = min(below, needed_from)
+        before = now - self._settings.retention_s * _MICROSECONDS
+        expired = expired_segments(self._segments, before_us=before, below=below)
+        for segment in expired:
+            self._forget(segment)
+        return Removal(self._directory, self._disk, expired) if expired else None
+
+    def close(self) -> None:
+        """Close the files. What was appended and not flushed is gone."""
+        self._writer.close()
+        self._reader.close()
+
+    def _created_us(self) -> int:
+        if self._records:
+            return record_timestamp(self._records[0])
+        return self._segments[-1].header.created_us if self._segments else 0
+
+    def _start(self, segment: Segment, flush: Flush) -> None:
+        """Make a segment the flush began the active one; carried records move into it."""
+        segment.map = SegmentMap()
+        carried = [] if flush.rolled else flush.carried
+        if self._segments:
+            self._leave(self._segments[-1], segment.first, carried, flush)
+        self._segments.append(segment)
+        for record in carried:
+            for batch in self._note(record, segment):
+                self._topics.move_batch(batch.topic, segment)
+        self._all_synced()
+
+    def _leave(self, old: Segment, end: int, carried: list[bytearray], flush: Flush) -> None:
+        """Seal the active segment, or what is left of it when a new one supersedes it from `end` on."""
+        if old.first == end:
+            self._forget(old)
+            return
+        assert old.map is not None
+        for record in reversed(carried):
+            for batch in reversed(_batches(record, RECORD_HEADER.unpack_from(record)[0])):
+                old.map.topics[batch.topic].take_back(batch.base, batch.count)
+        old.map.cut(end)
+        old.end = end
+        if flush.sealed is not None:
+            old.directory, old.map = flush.sealed, None
+
+    def _forget(self, segment: Segment) -> None:
+        self._segments.remove(segment)
+        self._topics.remove_segment(segment)
+        self._reader.forget(segment)
+
+    def _reveal(self, flush: Flush) -> list[Batch]:
+        """Make the records of a successful flush visible."""
+        batches: list[Batch] = []
+        for record in flush.records:
+            segment = self._segments[-1]
+            found = self._note(record, segment)
+            for batch in found:
+                self._topics.add_batch(batch, segment)
+            batches += found
+        if flush.records:
+            self._durable = self._segments[-1].end
+            self._bytes_since_snapshot += flush.size
+        return batches
+
+    def _note(self, record: bytearray, segment: Segment) -> list[Batch]:
+        """Note a record that is at the end of the segment's file; returns its batches."""
+        assert segment.map is not None
+        first, size = segment.end, len(record)
+        batches = _batches(record, first)
+        segment.map.note_record(segment.size, first)
+        for batch in batches:
+            segment.map.note_batch(batch.topic, segment.size, size, batch.base, batch.count)
+        segment.end = first + record_span(record, RECORD_HEADER_SIZE, size)
+        segment.size += size
+        return batches
+
+    def _refuse(self, flush: Flush) -> Flushed:
+        """Drop every publish that is not visible yet; number the other records anew."""
+        records = flush.records + self._records
+        refusable = self._flush_refusable + self._refusable
+        kept = [record for record, drop in zip(records, refusable, strict=True) if not drop]
+        refused = [record for record, drop in zip(records, refusable, strict=True) if drop]
+        self._next = self._durable
+        self._records, self._refusable, self._pending_bytes = [], [], 0
+        for record in kept:
+            self.append(record, refusable=False)
+        return Flushed([], flush.error, refused)
+
+    def _all_synced(self) -> None:
+        self._synced = self._durable
+        self._unsynced = []
+        self._unsynced_since = None
+
+
+def _batches(record: bytearray, first: int) -> list[Batch]:
+    """The batches in a record that begins with offset `first`."""
+    parts = iter_parts(record, RECORD_HEADER_SIZE, len(record), first)
+    return [part for part in parts if isinstance(part, Batch)]

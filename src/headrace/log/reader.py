@@ -1,0 +1,243 @@
+"""Reads records back from segment files, with small caches bounded in bytes.
+
+Every record is checked again when read; one that has gone bad since start-up is noted in `damage` and leapt over.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from headrace.log.disk import Disk, File
+from headrace.log.extents import Extents, SegmentMap
+from headrace.log.format import SEGMENT_HEADER_SIZE, is_lost
+from headrace.log.hop import Found, Hopper
+from headrace.log.index import BadIndex, Read, read_directory, read_extents, read_sparse
+from headrace.log.report import Damage
+from headrace.log.segment import Segment, map_records
+from headrace.model.batch import Batch
+from headrace.model.events import EventPart
+from headrace.model.parts import RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
+
+CACHE_BYTES = 16 << 20
+FILES_MAX = 32
+
+
+class Record(NamedTuple):
+    """A record read back: it takes offsets `first` to `first + span`, its payload is `buffer[start:end]`."""
+
+    first: int
+    span: int
+    buffer: bytes
+    start: int
+    end: int
+
+    def parts(self) -> Iterator[Batch | tuple[int, EventPart]]:
+        """The batches and events in it, in order."""
+        return iter_parts(self.buffer, self.start, self.end, self.first)
+
+
+T = TypeVar("T")
+
+
+class _Cache(Generic[T]):
+    """The most recently used values, together no larger than `limit` (but at least one)."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._entries: OrderedDict[tuple[object, ...], tuple[T, int]] = OrderedDict()
+
+    def get(self, key: tuple[object, ...]) -> T | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: tuple[object, ...], value: T, size: int) -> list[T]:
+        """Keep a value; returns those that had to make room."""
+        self._entries[key] = (value, size)
+        self._used += size
+        dropped = []
+        while self._used > self._limit and len(self._entries) > 1:
+            _, (old, old_size) = self._entries.popitem(last=False)
+            self._used -= old_size
+            dropped.append(old)
+        return dropped
+
+    def discard(self, first: object) -> list[T]:
+        """Drop every value whose key begins with `first`."""
+        dropped = []
+        for key in [key for key in self._entries if key[0] == first]:
+            value, size = self._entries.pop(key)
+            self._used -= size
+            dropped.append(value)
+        return dropped
+
+    def values(self) -> list[T]:
+        """Everything kept."""
+        return [value for value, _ in self._entries.values()]
+
+
+class Reader:
+    """Batches and records of segments, from disk or from the caches."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.damage: list[Damage] = []
+        self._disk = disk
+        self._files: _Cache[File] = _Cache(FILES_MAX)
+        self._extents: _Cache[Extents] = _Cache(CACHE_BYTES)
+        self._sparse: _Cache[tuple[array[int], array[int]]] = _Cache(CACHE_BYTES)
+        self._stretches: _Cache[list[Batch]] = _Cache(CACHE_BYTES)
+
+    def extents(self, segment: Segment, topic: str) -> Extents:
+        """Where the topic lies in the segment; empty when it does not."""
+        if segment.map is not None:
+            return segment.map.topics.get(topic) or Extents()
+        assert segment.directory is not None
+        entry = segment.directory.topics.get(topic)
+        if entry is None:
+            return Extents()
+        extents = self._extents.get((segment.path, topic))
+        if extents is None:
+            try:
+                extents = self._from_index(segment, lambda read, start: read_extents(read, start, entry))
+            except (BadIndex, OSError):
+                return self._rebuilt(segment).topics.get(topic) or Extents()
+            self._extents.put((segment.path, topic), extents, 24 * len(extents) + 500)
+        return extents
+
+    def batches(self, segment: Segment, topic: str, extents: Extents, number: int) -> list[Batch]:
+        """The topic's batches in one extent, in order."""
+        position, size = extents.positions[number], extents.sizes[number]
+        key = (segment.path, topic, position, size)
+        batches = self._stretches.get(key)
+        if batches is None:
+            batches = [
+                part
+                for record in self._stretch(segment, position, size, extents.bases[number])
+                for part in record.parts()
+                if isinstance(part, Batch) and part.topic == topic
+            ]
+            self._stretches.put(key, batches, size + 1000 * len(batches))
+        return batches
+
+    def records(self, segment: Segment, offset: int) -> Iterator[Record]:
+        """The segment's records from the one that holds `offset` on, also if it is retired meanwhile."""
+        position, first = self.place(segment, offset)
+        file = self._disk.open(segment.path)
+        try:
+            hopper = Hopper(file, position, segment.size, first, segment.end)
+            for found in hopper:
+                if found.first + found.span > offset and not is_lost(found.buffer, found.payload):
+                    yield _record(found)
+            self._note(segment, hopper)
+        finally:
+            file.close()
+
+    def place(self, segment: Segment, offset: int) -> tuple[int, int]:
+        """The position and first offset of a record not far before the one that holds `offset`."""
+        if segment.map is not None:
+            ids, positions = segment.map.ids, segment.map.positions
+        else:
+            ids, positions = self._sparse_index(segment)
+        number = bisect_right(ids, offset) - 1
+        return (positions[number], ids[number]) if number >= 0 else (SEGMENT_HEADER_SIZE, segment.first)
+
+    def forget(self, segment: Segment) -> None:
+        """Drop everything cached of a segment that was replaced or retired."""
+        for file in self._files.discard(segment.path):
+            file.close()
+        self._extents.discard(segment.path)
+        self._sparse.discard(segment.path)
+        self._stretches.discard(segment.path)
+
+    def close(self) -> None:
+        """Close every open file."""
+        for file in self._files.values():
+            file.close()
+
+    def _stretch(self, segment: Segment, position: int, size: int, base: int) -> list[Record]:
+        """The valid records of a stretch that begins with the record that holds offset `base`."""
+        file = self._file(segment)
+        data = file.pread(size, position)
+        first = RECORD_HEADER.unpack_from(data)[0] if len(data) >= RECORD_HEADER_SIZE else base
+        hopper = Hopper(_Bytes(data, position), position, position + size, first, segment.end)
+        records = [_record(found) for found in hopper if not is_lost(found.buffer, found.payload)]
+        return self._damaged_stretch(segment, position, size, base) if hopper.holes else records
+
+    def _damaged_stretch(self, segment: Segment, position: int, size: int, base: int) -> list[Record]:
+        """The same, beginning before the stretch and ending after it so that the offsets lost are known."""
+        start, first = self.place(segment, base)
+        hopper = Hopper(self._file(segment), start, segment.size, first, segment.end)
+        records = []
+        for found in hopper:
+            if found.position >= position + size:
+                break
+            if found.position >= position and not is_lost(found.buffer, found.payload):
+                records.append(_record(found))
+        self._note(segment, hopper)
+        return records
+
+    def _note(self, segment: Segment, hopper: Hopper) -> None:
+        for hole in hopper.holes:
+            count = segment.end - hole.first if hole.lost is None else hole.lost
+            found = Damage(segment.path.name, hole.start, hole.end, hole.first, count)
+            if found not in self.damage:
+                self.damage.append(found)
+
+    def _file(self, segment: Segment) -> File:
+        file = self._files.get((segment.path,))
+        if file is None:
+            file = self._disk.open(segment.path)
+            for dropped in self._files.put((segment.path,), file, 1):
+                dropped.close()
+        return file
+
+    def _sparse_index(self, segment: Segment) -> "tuple[array[int], array[int]]":
+        sparse = self._sparse.get((segment.path,))
+        if sparse is None:
+            try:
+                directory = segment.directory
+                assert directory is not None
+                sparse = self._from_index(segment, lambda read, start: read_sparse(read, start, directory))
+            except (BadIndex, OSError):
+                rebuilt = self._rebuilt(segment)
+                return rebuilt.ids, rebuilt.positions
+            self._sparse.put((segment.path,), sparse, 16 * len(sparse[0]) + 500)
+        return sparse
+
+    def _from_index(self, segment: Segment, take: Callable[[Read, int], T]) -> T:
+        file = self._disk.open(segment.index_path)
+        try:
+            _, start = read_directory(file.pread)
+            return take(file.pread, start)
+        finally:
+            file.close()
+
+    def _rebuilt(self, segment: Segment) -> SegmentMap:
+        """The segment's map by walking it, its sidecar having become unreadable; kept from then on."""
+        rebuilt = SegmentMap()
+        map_records(Hopper(self._file(segment), SEGMENT_HEADER_SIZE, segment.size, segment.first, segment.end), rebuilt)
+        segment.map = rebuilt
+        return rebuilt
+
+
+def _record(found: Found) -> Record:
+    return Record(found.first, found.span, found.buffer, found.payload, found.payload_end)
+
+
+class _Bytes:
+    """What was read from a file at `position`, to be walked like the file."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data = data
+        self._position = position
+
+    def pread(self, size: int, position: int) -> bytes:
+        start = position - self._position
+        return self._data[start : start + size]

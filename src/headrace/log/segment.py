@@ -1,0 +1,94 @@
+"""One segment file as the rest of the log sees it: its offsets, its valid bytes, and where its topics are.
+
+The active segment has its map in memory; a sealed one has the directory of its sidecar and fetches arrays on demand.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.log.disk import Disk, File, write_atomically
+from headrace.log.extents import SegmentMap
+from headrace.log.format import (
+    INDEX_SUFFIX,
+    SEGMENT_HEADER_SIZE,
+    SEGMENT_SUFFIX,
+    SegmentHeader,
+    decode_segment_header,
+    is_lost,
+    numbered_name,
+)
+from headrace.log.hop import Hopper
+from headrace.log.index import BadIndex, Directory, encode_index, read_directory
+from headrace.model.batch import Batch
+from headrace.model.parts import iter_parts
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """Offsets `first` to `end` in the first `size` bytes of the file at `path`."""
+
+    path: Path
+    header: SegmentHeader
+    end: int
+    size: int
+    map: SegmentMap | None = None
+    directory: Directory | None = None
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self.header.first
+
+    @property
+    def index_path(self) -> Path:
+        """Where the sidecar is or will be."""
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+    def encode_index(self) -> bytes:
+        """The sidecar's bytes, from the map in memory."""
+        assert self.map is not None
+        return encode_index(self.map, segment=self.header.identity, first=self.first, end=self.end, size=self.size)
+
+
+def segment_path(directory: Path, first: int) -> Path:
+    """Where the segment that begins with this offset lives."""
+    return directory / numbered_name(first, SEGMENT_SUFFIX)
+
+
+def create_segment(directory: Path, disk: Disk, header: SegmentHeader) -> Segment:
+    """A new empty segment, durable under its name before this returns."""
+    path = segment_path(directory, header.first)
+    write_atomically(disk, path, [header.encode()])
+    return Segment(path, header, header.first, SEGMENT_HEADER_SIZE, SegmentMap())
+
+
+def read_segment_header(file: File) -> SegmentHeader:
+    """The header of an open segment; raises BadHeader or NewerFormat."""
+    return decode_segment_header(file.pread(SEGMENT_HEADER_SIZE, 0))
+
+
+def map_records(hopper: Hopper, segment_map: SegmentMap) -> None:
+    """Walk to the end, noting in the map where everything is."""
+    for found in hopper:
+        position, size, first, _, buffer, payload, payload_end, _ = found
+        segment_map.note_record(position, first)
+        if is_lost(buffer, payload):
+            continue
+        for part in iter_parts(buffer, payload, payload_end, first):
+            if isinstance(part, Batch):
+                segment_map.note_batch(part.topic, position, size, part.base, part.count)
+
+
+def load_directory(segment: Segment, disk: Disk) -> Directory:
+    """The directory of the segment's sidecar.
+
+    Raises BadIndex when it is damaged or made from other bytes, OSError when it cannot be read.
+    """
+    file = disk.open(segment.index_path)
+    try:
+        directory, _ = read_directory(file.pread)
+    finally:
+        file.close()
+    if directory.segment != segment.header.identity or directory.first != segment.first:
+        raise BadIndex("made from another segment")
+    return directory
