@@ -1,0 +1,93 @@
+"""The HTTP application: probes and metrics, and the API behind its guard."""
+
+import logging
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from headrace.config import HttpSection
+from headrace.kernels import compiled
+from headrace.model.errors import BrokerError
+from headrace.server.api import Api
+from headrace.server.auth import Keyring
+from headrace.server.engine import Engine
+from headrace.server.guard import METRICS_PATH, Guard
+from headrace.server.metrics import Metrics
+from headrace.server.replies import STATUS, document, failure
+from headrace.server.serving import HttpServer, serve_http
+
+__all__ = ["HttpServer", "build_app", "serve_http"]
+
+log = logging.getLogger("headrace.http")
+
+
+def build_app(engine: Engine, keyring: Callable[[], Keyring], settings: HttpSection) -> ASGIApp:
+    """The application for one engine; `keyring` is asked at every request, so that reloaded keys count at once."""
+    probes = _Probes(engine, Metrics(engine, topics_max=settings.metrics_topics_max, kernels_compiled=compiled()))
+    app = Starlette(
+        routes=[
+            Route("/healthz", probes.healthz),
+            Route("/readyz", probes.readyz),
+            Route(METRICS_PATH, probes.metrics),
+            *Api(engine, probes.not_ready).routes(),
+        ],
+        exception_handlers={
+            HTTPException: _http_failure,
+            BrokerError: _refused,
+            Exception: _broken,
+        },
+    )
+    return Guard(app, keyring, settings)
+
+
+class _Probes:
+    """Answers to machines that watch over the broker."""
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        self._engine = engine
+        self._metrics = metrics
+
+    async def healthz(self, request: Request) -> Response:
+        """The process answers."""
+        return document({"status": "ok"})
+
+    async def readyz(self, request: Request) -> Response:
+        """Whether work is accepted, and if not, why."""
+        cause = self.not_ready()
+        if cause is not None:
+            return document({"status": "unavailable", "cause": cause}, 503)
+        return document({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Everything Prometheus scrapes."""
+        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    def not_ready(self) -> str | None:
+        """Why work is not accepted; None when it is. Says nothing that a stranger should not know."""
+        if not self._engine.ready:
+            return "starting or draining"
+        return "the log cannot be written" if self._engine.log.failing is not None else None
+
+
+async def _http_failure(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reply = failure(error.status_code, str(error.detail))
+    reply.headers.update(error.headers or {})
+    return reply
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BrokerError)
+    return failure(STATUS[error.code], error.detail)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    about = {"session": request.scope["headrace.session"], "method": request.method, "path": request.url.path}
+    log.error("http.failed", exc_info=error, extra=about)
+    return failure(500, "internal error; the broker's log has the details")

@@ -1,0 +1,193 @@
+"""What Prometheus is told. Everything is a plain number the broker keeps anyway, read when somebody asks.
+
+Nothing here runs for each message: a scrape reads counters, and histograms are fed once for each flush.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from headrace import __version__
+from headrace.broker.views import Counters, SubscriptionInfo, TopicInfo
+
+BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OTHER_TOPICS = "_other"
+LABEL_SIZE_MAX = 128
+
+
+class Histogram:
+    """Durations in seconds counted into fixed buckets of plain integers."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """The buckets as Prometheus has them: each with everything below its bound."""
+        found = []
+        below = 0
+        for bound, number in zip((*map(str, BOUNDS_S), "+Inf"), self.counts, strict=True):
+            below += number
+            found.append((bound, float(below)))
+        return found
+
+
+class MeasuredBroker(Protocol):
+    """What a scrape reads of the broker."""
+
+    @property
+    def counters(self) -> Counters: ...
+    def topics(self) -> Sequence[TopicInfo]: ...
+    def subscriptions(self) -> Sequence[SubscriptionInfo]: ...
+
+
+class MeasuredLog(Protocol):
+    """What a scrape reads of the log."""
+
+    @property
+    def appends_total(self) -> int: ...
+    @property
+    def bytes_total(self) -> int: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def durable_offset(self) -> int: ...
+    @property
+    def failing(self) -> object | None: ...
+
+
+class Measured(Protocol):
+    """What a scrape reads of the engine."""
+
+    @property
+    def broker(self) -> MeasuredBroker: ...
+    @property
+    def log(self) -> MeasuredLog: ...
+    @property
+    def connections(self) -> int: ...
+    @property
+    def refused_total(self) -> int: ...
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def sync_seconds(self) -> Histogram: ...
+    @property
+    def durable_seconds(self) -> Histogram: ...
+
+
+class Metrics:
+    """The metrics of one broker, in a registry of its own."""
+
+    def __init__(self, engine: Measured, *, topics_max: int, kernels_compiled: bool) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_EngineCollector(engine, topics_max, kernels_compiled))
+        ProcessCollector(registry=self._registry)
+
+    def exposition(self) -> bytes:
+        """Everything, in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, engine: Measured, topics_max: int, kernels_compiled: bool) -> None:
+        self._engine = engine
+        self._topics_max = topics_max
+        self._build = {"version": __version__, "kernels": "compiled" if kernels_compiled else "interpreted"}
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of the first scrape: the engine may still be starting."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric of ours, read now."""
+        broker = self._engine.broker
+        topics, subscriptions = broker.topics(), broker.subscriptions()
+        yield InfoMetricFamily("headrace_build", "The running program", self._build)
+        yield GaugeMetricFamily("headrace_ready", "1 while work is accepted", float(self._engine.ready))
+        yield GaugeMetricFamily("headrace_connections", "Connections open now", self._engine.connections)
+        yield GaugeMetricFamily("headrace_topics", "Topics that hold messages or subscriptions", len(topics))
+        yield GaugeMetricFamily("headrace_subscribers", "Subscriptions", len(subscriptions))
+        yield from self._messages(broker.counters)
+        yield from self._log()
+        yield from _per_topic(topics, subscriptions, self._topics_max)
+
+    def _messages(self, counters: Counters) -> Iterator[Metric]:
+        for name, text, value in (
+            ("published", "Messages accepted", counters.published),
+            ("delivered", "Deliveries, every attempt counted", counters.delivered),
+            ("redelivered", "Deliveries after a message's first", counters.redelivered),
+            ("acked", "Messages acknowledged", counters.acked),
+            ("nacked", "Deliveries given back by a subscriber", counters.nacked),
+            ("expired", "Messages whose time to live ended", counters.expired),
+            ("dead", "Messages given up and kept as dead letters", counters.dead),
+            ("dropped", "QoS 0 messages dropped because a subscriber was too slow", counters.dropped),
+            ("refused", "Messages the log could not take", self._engine.refused_total),
+        ):
+            yield CounterMetricFamily(f"headrace_messages_{name}", text, value)
+        yield GaugeMetricFamily("headrace_messages_inflight", "Delivered and not settled yet", counters.inflight)
+
+    def _log(self) -> Iterator[Metric]:
+        log = self._engine.log
+        yield CounterMetricFamily("headrace_wal_appends", "Records appended to the log", log.appends_total)
+        yield CounterMetricFamily("headrace_wal_bytes", "Bytes appended to the log", log.bytes_total)
+        yield GaugeMetricFamily("headrace_wal_pending_bytes", "Bytes waiting for the disk", log.pending_bytes)
+        yield GaugeMetricFamily("headrace_wal_next_offset", "The offset the next message gets", log.next_offset)
+        yield GaugeMetricFamily("headrace_wal_durable_offset", "Everything below is durable", log.durable_offset)
+        yield GaugeMetricFamily(
+            "headrace_wal_failing", "1 while the log cannot be written", float(log.failing is not None)
+        )
+        for name, text, histogram in (
+            ("sync", "Writing and syncing one group of records", self._engine.sync_seconds),
+            ("publish_durable", "From the first append of a group to its durability", self._engine.durable_seconds),
+        ):
+            yield HistogramMetricFamily(f"headrace_{name}_seconds", text, histogram.buckets(), histogram.total_s)
+
+
+def _per_topic(
+    topics: Sequence[TopicInfo], subscriptions: Sequence[SubscriptionInfo], topics_max: int
+) -> Iterator[Metric]:
+    """The busiest topics by name, all others as one: a topic name is data, and data must not grow the label set."""
+    busiest = sorted(topics, key=lambda topic: topic.published, reverse=True)[:topics_max]
+    labels = {topic.name: _label(topic.name) for topic in busiest}
+    published: Counter[str] = Counter()
+    backlog: Counter[str] = Counter()
+    for topic in topics:
+        published[labels.get(topic.name, OTHER_TOPICS)] += topic.published
+    for subscription in subscriptions:
+        label = labels.get(subscription.topic, OTHER_TOPICS)
+        backlog[label] += subscription.pending + subscription.deferred + subscription.in_flight
+    messages = CounterMetricFamily("headrace_topic_messages_published", "Messages accepted", labels=["topic"])
+    waiting = GaugeMetricFamily(
+        "headrace_topic_backlog", "Messages not settled yet, summed over the topic's subscriptions", labels=["topic"]
+    )
+    for label in sorted(published.keys() | backlog.keys()):
+        messages.add_metric([label], published[label])
+        waiting.add_metric([label], backlog[label])
+    yield messages
+    yield waiting
+
+
+def _label(topic: str) -> str:
+    """The topic's name as a label: short, printable, and never the one that stands for the rest."""
+    text = "".join(letter if letter.isprintable() else "_" for letter in topic[:LABEL_SIZE_MAX])
+    return text if text != OTHER_TOPICS else "__other"

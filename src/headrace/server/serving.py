@@ -1,0 +1,132 @@
+"""Runs an ASGI application on uvicorn inside our own event loop: our signals, our sockets, our stop.
+
+Knows nothing of what the application does.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from headrace.config import Address, TlsSection
+from headrace.server.tls import server_context
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+HEAD_SIZE_MAX = 32768
+HEAD_TIMEOUT_S = 10.0
+KEEP_ALIVE_S = 30
+CONNECTIONS_MAX = 512
+STOP_TIMEOUT_S = 5
+
+
+class HttpServer:
+    """An application being served at `address`, the one really bound."""
+
+    def __init__(self, server: "_Server", task: "asyncio.Task[None]", address: Address) -> None:
+        self.address = address
+        self._server = server
+        self._task = task
+
+    async def stop(self) -> None:
+        """Refuse newcomers, let requests in hand finish, and return when all is closed."""
+        self._server.should_exit = True
+        await self._task
+
+
+async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = None) -> HttpServer:
+    """Serve the application; returns once it is listening.
+
+    Raises OSError when the address cannot be bound, TlsError when the certificate cannot be used.
+    """
+    context = server_context(tls) if tls is not None else None
+    listener = await _bind(address)
+    config = uvicorn.Config(
+        app,
+        http=_Patience,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        h11_max_incomplete_event_size=HEAD_SIZE_MAX,
+        ssl_context_factory=(lambda _config, _default: context) if context is not None else None,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    listening = asyncio.create_task(server.listening.wait())
+    await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        listening.cancel()
+        await task
+    host, port = listener.getsockname()[:2]
+    return HttpServer(server, task, Address(host, port))
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the process that embeds it, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+class _Patience(H11Protocol):
+    """HTTP/1.1 for peers that send a whole request head in time; the rest is cut off."""
+
+    _head_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._forget()
+
+    def _watch(self) -> None:
+        """Begin to wait when the peer owes the rest of a head; stop when a request is in hand."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._head_deadline is None and self.timeout_keep_alive_task is None:
+            self._head_deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
+
+    def _forget(self) -> None:
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
+
+
+async def _bind(address: Address) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, where = found[0]
+    listener = socket.create_server(where[:2], family=family, backlog=1024)
+    listener.setblocking(False)
+    return listener
