@@ -6,25 +6,26 @@ its business.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.log.disk import Disk
 from headrace.log.extents import SegmentMap
 from headrace.log.flush import Flush, Writer
-from headrace.log.format import SYNCED_MARK, record_span, record_timestamp, stamp
+from headrace.log.format import LOCK_NAME, SYNCED_MARK, part_timestamp, record_span, stamp
 from headrace.log.reader import Reader, Record
-from headrace.log.recovery import recover
-from headrace.log.repair import repair
-from headrace.log.report import Damage, LogDamaged, Report
+from headrace.log.recovery import Recovered, recover
+from headrace.log.repair import repair_locked
+from headrace.log.report import Damage, LogDamaged
 from headrace.log.retention import Removal, expired_segments
 from headrace.log.segment import Segment
 from headrace.log.settings import LogSettings, SyncMode
 from headrace.log.snapshot import Snapshot, SnapshotWrite, snapshot_offsets
 from headrace.log.topics import Topics
-from headrace.model.batch import Batch
+from headrace.model.batch import PART_BATCH, Batch
 from headrace.model.errors import StorageError
-from headrace.model.parts import RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
+from headrace.model.parts import PART_HEAD, RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
 
 _MICROSECONDS = 1_000_000
 
@@ -40,12 +41,14 @@ class Flushed(NamedTuple):
 class Log:
     """A log directory, open for appending. Implements the model's BatchSource."""
 
-    def __init__(
-        self, directory: Path, disk: Disk, settings: LogSettings, segments: list[Segment], snapshot: Snapshot | None
-    ) -> None:
+    def __init__(self, directory: Path, disk: Disk, settings: LogSettings, recovered: Recovered) -> None:
+        segments, snapshot = recovered.segments, recovered.snapshot
         self.failing: StorageError | None = None
-        self.report = Report()
+        self.report = recovered.report
+        self.appends_total = 0
+        self.bytes_total = 0
         self.snapshot = (snapshot.offset, snapshot.state) if snapshot else None
+        self._lock = ExitStack()
         self._directory = directory
         self._disk = disk
         self._settings = settings
@@ -78,20 +81,26 @@ class Log:
         every record instead of those after the newest snapshot. Raises LogDamaged with the report, StorageError when
         the disk fails.
         """
-        try:
-            disk.make_directory(directory)
-            recovered = recover(directory, disk, full=full_scan)
-            report = recovered.report
-            if report.damage:
-                if not accept_damage:
-                    raise LogDamaged(report)
-                report = repair(directory, disk)
-                recovered = recover(directory, disk)
-            log = cls(directory, disk, settings, recovered.segments, recovered.snapshot)
+        with ExitStack() as undo:
+            try:
+                disk.make_directory(directory)
+                lock = disk.lock(directory / LOCK_NAME)
+                undo.callback(lock.close)
+                recovered = recover(directory, disk, full=full_scan)
+                report = recovered.report
+                if report.damage:
+                    if not accept_damage:
+                        raise LogDamaged(report)
+                    report = repair_locked(directory, disk)
+                    recovered = recover(directory, disk)
+                log = cls(directory, disk, settings, recovered)
+            except BlockingIOError as error:
+                raise StorageError(f"another process has the log in {directory} open") from error
+            except OSError as error:
+                raise StorageError(f"cannot open the log in {directory}: {error}") from error
             log.report = report
+            log._lock = undo.pop_all()
             return log
-        except OSError as error:
-            raise StorageError(f"cannot open the log in {directory}: {error}") from error
 
     @property
     def first_offset(self) -> int:
@@ -154,6 +163,8 @@ class Log:
         self._records.append(record)
         self._refusable.append(refusable)
         self._pending_bytes += len(record)
+        self.appends_total += 1
+        self.bytes_total += len(record)
         return first
 
     def begin_flush(self, now: int = 0, *, sync: bool = False) -> Flush | None:
@@ -284,10 +295,11 @@ class Log:
         """Close the files. What was appended and not flushed is gone."""
         self._writer.close()
         self._reader.close()
+        self._lock.close()
 
     def _created_us(self) -> int:
         if self._records:
-            return record_timestamp(self._records[0])
+            return part_timestamp(self._records[0], RECORD_HEADER_SIZE)
         return self._segments[-1].header.created_us if self._segments else 0
 
     def _start(self, segment: Segment, flush: Flush) -> None:
@@ -343,7 +355,10 @@ class Log:
         segment.map.note_record(segment.size, first)
         for batch in batches:
             segment.map.note_batch(batch.topic, segment.size, size, batch.base, batch.count)
-        segment.end = first + record_span(record, RECORD_HEADER_SIZE, size)
+        if len(batches) == 1 and batches[0].size == size - RECORD_HEADER_SIZE:
+            segment.end = batches[0].end
+        else:
+            segment.end = first + record_span(record, RECORD_HEADER_SIZE, size)
         segment.size += size
         return batches
 
@@ -367,5 +382,8 @@ class Log:
 
 def _batches(record: bytearray, first: int) -> list[Batch]:
     """The batches in a record that begins with offset `first`."""
+    size, kind = PART_HEAD.unpack_from(record, RECORD_HEADER_SIZE)
+    if kind == PART_BATCH and size == len(record) - RECORD_HEADER_SIZE:
+        return [Batch(record, RECORD_HEADER_SIZE, first)]
     parts = iter_parts(record, RECORD_HEADER_SIZE, len(record), first)
     return [part for part in parts if isinstance(part, Batch)]

@@ -1,0 +1,1 @@
+"""The shell around the pure core: sockets, the clock, the committer's thread, keys, metrics."""

@@ -1,0 +1,248 @@
+"""Where log and broker meet: appends in order, syncs in groups, and tells who waits when a thing is durable.
+
+Every append takes a *ticket*, a number of this process that only grows. Two watermarks follow the tickets:
+`publishes_settled` (every publish up to it is durable or was refused) and `events_settled` (every event up to it is
+durable; events are never refused, only late). A reply that promises durability waits for both.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.broker import Broker
+from headrace.log import Flush, Log
+from headrace.model.batch import Headers, build_batch
+from headrace.model.batch import Protocol as Door
+from headrace.model.errors import BrokerError, Code, StorageError
+from headrace.model.parts import RECORD_HEADER_SIZE
+from headrace.model.requests import Publish
+from headrace.server.clock import Clock
+from headrace.server.committer import Committer, Job
+from headrace.server.metrics import Histogram
+from headrace.server.snapshots import Snapshots
+
+RETRY_S = 0.1
+ROOM = bytes(RECORD_HEADER_SIZE)
+
+
+class Sender(Protocol):
+    """Whoever published or waits: a connection, or a task in this process."""
+
+    def publish_refused(self, request: Publish, cause: StorageError) -> None:
+        """The log would not take this; nothing of it is stored."""
+
+    def settled(self) -> None:
+        """A watermark moved."""
+
+
+class Engine:
+    """The only writer of log and broker. Lives on the event loop; only the committer's thread touches the disk."""
+
+    def __init__(self, log: Log, broker: Broker, clock: Clock, snapshots: Snapshots) -> None:
+        self.log = log
+        self.broker = broker
+        self.clock = clock
+        self.ready = False
+        self.connections = 0
+        self.publishes_settled = 0
+        self.events_settled = 0
+        self.refused_total = 0
+        self.sync_seconds = Histogram()
+        self.durable_seconds = Histogram()
+        self._snapshots = snapshots
+        self._ticket = 0
+        self._unsettled: list[tuple[Publish, Sender]] = []
+        self._flushing: list[tuple[Publish, Sender]] = []
+        self._flush_ticket = 0
+        self._first_append_us = 0
+        self._waiting: dict[Sender, None] = {}
+        self._kicked = False
+        self._loop = asyncio.get_running_loop()
+        self._committer = Committer(self._loop, self._job_done)
+        self._chores: deque[Job] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = 0
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+
+    def publish(self, request: Publish, sender: Sender) -> int:
+        """Append a batch; its ticket. `sender` hears of it should the log refuse it."""
+        self.log.append(request.record, refusable=True)
+        self._unsettled.append((request, sender))
+        return self._appended()
+
+    def journal(self) -> int:
+        """Append what the broker recorded since the last call; the ticket of the last event, 0 if there was none."""
+        payloads = self.broker.drain()
+        if not payloads:
+            return 0
+        for payload in payloads:
+            self.log.append(bytearray(ROOM + payload), refusable=False)
+        self._arm_timer()
+        return self._appended()
+
+    def when_settled(self, sender: Sender) -> None:
+        """Call `sender.settled()` once, when a watermark moves next."""
+        self._waiting[sender] = None
+
+    async def publish_internal(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        headers: Sequence[Headers] | None = None,
+        door: Door = Door.INTERNAL,
+    ) -> None:
+        """Publish from inside the process and return when it is durable. Raises BrokerError(STORAGE) if refused."""
+        part = build_batch(topic, values, timestamp_us=self.clock.now(), headers=headers, protocol=door)
+        task = _TaskSender(self)
+        ticket = self.publish(Publish(topic, 1, len(values), bytearray(ROOM + part), b""), task)
+        await task.wait_for(ticket)
+
+    def retire(self) -> None:
+        """Let go of old segments that nobody needs any more."""
+        if (removal := self.log.retire(self.clock.now(), self.broker.needed_from())) is not None:
+            self._chores.append(removal)
+            self._kick()
+
+    async def drained(self) -> None:
+        """Return when nothing waits for the disk any more."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Record what is left, sync it, write a snapshot and end the committer. Call once nobody publishes any more."""
+        self.ready = False
+        self.journal()
+        if self.log.failing is None:
+            await self.drained()
+        if self._timer:
+            self._timer.cancel()
+        self._committer.stop()
+        if self.log.failing is None:
+            self._final_snapshot()
+        self.log.close()
+
+    def _final_snapshot(self) -> None:
+        """Sync what the policy put off and write down the state, so that the next start reads next to nothing."""
+        if (flush := self.log.begin_flush(self.clock.now(), sync=True)) is not None:
+            flush.run()
+            self.log.end_flush(flush)
+        if self.log.failing is None:
+            self._snapshots.write_now(self.log, self.broker)
+
+    def _appended(self) -> int:
+        self._ticket += 1
+        if not self._first_append_us:
+            self._first_append_us = self.clock.now()
+        self._kick()
+        return self._ticket
+
+    def _kick(self) -> None:
+        if not self._kicked:
+            self._kicked = True
+            self._idle.clear()
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Hand everything pending to the committer; it comes back here as long as there is something to do."""
+        flush = self.log.begin_flush(self.clock.now())
+        if flush is not None:
+            self._flushing, self._unsettled = self._unsettled, []
+            self._flush_ticket = self._ticket
+            self._committer.submit(flush)
+        elif (job := self._chore()) is not None:
+            self._committer.submit(job)
+        else:
+            self._kicked = False
+            self._idle.set()
+            self._await_sync()
+
+    def _chore(self) -> Job | None:
+        """Work for the committer that can wait for a quiet moment, but not for ever."""
+        return self._chores.popleft() if self._chores else self._snapshots.due(self.log, self.broker)
+
+    def _job_done(self, job: Job, seconds: float) -> None:
+        if isinstance(job, Flush):
+            self._flushed(job, seconds)
+        else:
+            self._snapshots.ended(self.log, job)
+            self._flush()
+
+    def _flushed(self, flush: Flush, seconds: float) -> None:
+        now = self.clock.now()
+        self.sync_seconds.observe(seconds)
+        self.durable_seconds.observe((now - self._first_append_us) / 1e6)
+        self._first_append_us = 0
+        flushed = self.log.end_flush(flush)
+        if flushed.error is None:
+            self._flushing = []
+            self.publishes_settled = self.events_settled = self._flush_ticket
+            for batch in flushed.batches:
+                self.broker.on_published(batch, now)
+        else:
+            self._refuse(flushed.error)
+        waiting, self._waiting = self._waiting, {}
+        for sender in waiting:
+            sender.settled()
+        self.journal()
+        if flushed.error is not None:
+            self._loop.call_later(RETRY_S, self._flush)
+        elif (job := self._chore()) is not None:
+            self._committer.submit(job)
+        else:
+            self._flush()
+
+    def _refuse(self, cause: StorageError) -> None:
+        """The log dropped every publish not yet durable; it keeps the events and tries again."""
+        refused = self._flushing + self._unsettled
+        self._flushing, self._unsettled = [], []
+        self.publishes_settled = self._ticket
+        for request, sender in refused:
+            self.refused_total += request.count
+            sender.publish_refused(request, cause)
+
+    def _await_sync(self) -> None:
+        """Come back when the policy wants a sync though nothing more is appended."""
+        due = self.log.sync_due_us
+        if due is not None:
+            self._loop.call_later(max(0.0, (due - self.clock.now()) / 1e6), self._kick)
+
+    def _arm_timer(self) -> None:
+        """Wake up at the broker's next deadline, unless an earlier one is armed."""
+        due = self.broker.next_deadline()
+        if due is None or (self._timer is not None and self._timer_us <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_us = due
+        self._timer = self._loop.call_later(max(0.0, (due - self.clock.now()) / 1e6), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.broker.tick(self.clock.now())
+        self.journal()
+        self._arm_timer()
+
+
+class _TaskSender:
+    """A coroutine waiting for its own publish."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._moved = asyncio.Event()
+        self._cause: StorageError | None = None
+
+    def publish_refused(self, request: Publish, cause: StorageError) -> None:
+        self._cause = cause
+
+    def settled(self) -> None:
+        self._moved.set()
+
+    async def wait_for(self, ticket: int) -> None:
+        while self._engine.publishes_settled < ticket:
+            self._moved.clear()
+            self._engine.when_settled(self)
+            await self._moved.wait()
+        if self._cause is not None:
+            raise BrokerError(Code.STORAGE, str(self._cause))

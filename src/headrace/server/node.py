@@ -1,0 +1,186 @@
+"""One broker process put together: recovery, listeners, signals, drain."""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import uvloop
+
+from headrace.config import Address, Config, load
+from headrace.kernels import compiled
+from headrace.log import Log, LogDamaged, OsDisk
+from headrace.model.errors import HeadraceError
+from headrace.protocols.blipmq.session import BlipmqSession
+from headrace.server.auth import Keyring
+from headrace.server.clock import Clock
+from headrace.server.conversation import Terms
+from headrace.server.engine import Engine
+from headrace.server.http import build_app
+from headrace.server.recovery import recover_broker
+from headrace.server.serving import HttpServer, serve_http
+from headrace.server.snapshots import Snapshots
+from headrace.server.tcp import TcpLimits, TcpListener
+from headrace.server.tls import server_context
+
+RETENTION_EVERY_S = 30.0
+SWITCH_INTERVAL_S = 0.0005
+log = logging.getLogger("headrace.node")
+
+
+class DataDirInUse(HeadraceError):
+    """Another broker has this data directory open."""
+
+
+class Node:
+    """A running broker. Make one with `Node.start`, end it with `stop`."""
+
+    def __init__(self, config: Config, engine: Engine, lock: IO[str]) -> None:
+        self.config = config
+        self.engine = engine
+        self.endpoints: dict[str, str] = {}
+        self._keyring = Keyring.from_settings(config.auth.api_keys)
+        self._lock = lock
+        self._listeners: list[TcpListener] = []
+        self._http: HttpServer | None = None
+        self._chores: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, config: Config, *, accept_damage: bool = False) -> "Node":
+        """Recover the log, open every listener, write endpoints.json.
+
+        Raises LogDamaged, DataDirInUse, ConfigError or OSError; nothing stays open then.
+        """
+        data_dir = Path(config.data_dir)
+        lock = _lock(data_dir)
+        try:
+            settings = config.log_settings()
+            stored = Log.open(data_dir / "log", OsDisk(), settings, accept_damage=accept_damage)
+            broker = recover_broker(stored, config.broker_settings())
+        except BaseException:
+            lock.close()
+            raise
+        engine = Engine(stored, broker, Clock(), Snapshots())
+        node = cls(config, engine, lock)
+        try:
+            await node._open_listeners()
+        except BaseException:
+            await node.stop()
+            raise
+        (data_dir / "endpoints.json").write_text(json.dumps(node.endpoints, indent=2) + "\n")
+        node._chores.append(asyncio.create_task(node._retire()))
+        engine.ready = True
+        return node
+
+    async def stop(self) -> None:
+        """Drain: no newcomers, everything appended is synced and answered, then close."""
+        self.engine.ready = False
+        for listener in self._listeners:
+            listener.stop_accepting()
+        if self.engine.log.failing is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.engine.drained(), self.config.limits.drain_timeout_s)
+        for listener in self._listeners:
+            listener.close_connections()
+        for chore in self._chores:
+            chore.cancel()
+        if self._http is not None:
+            await self._http.stop()
+        await self.engine.close()
+        self._lock.close()
+
+    def reload_keys(self, config: Config) -> None:
+        """Take the API keys of a configuration read anew; connections that are in stay in."""
+        self._keyring = Keyring.from_settings(config.auth.api_keys)
+        log.info("keys.reloaded", extra={"keys": len(config.auth.api_keys)})
+
+    async def _open_listeners(self) -> None:
+        config, limits = self.config, self.config.limits
+        tls = server_context(config.tls) if config.tls.cert else None
+        terms = Terms(
+            keyring=lambda: self._keyring,
+            pending_bytes_max=limits.pending_bytes_max,
+        )
+        bounds = TcpLimits(
+            connections_max=limits.connections_max,
+            connections_per_address_max=limits.connections_per_address_max,
+            write_buffer_max=limits.write_buffer_max,
+            write_timeout_s=limits.write_timeout_s,
+            auth_timeout_s=limits.auth_timeout_s,
+        )
+        if config.listen.blipmq is not None:
+            listener = TcpListener(
+                "blipmq", self.engine, partial(BlipmqSession, limits.auth_failures_max), terms, bounds, tls
+            )
+            self._listeners.append(listener)
+            address = await listener.start(config.listen.blipmq.host, config.listen.blipmq.port)
+            self.endpoints["blipmq"] = _url("tls" if tls else "tcp", Address(*address))
+        if config.listen.http is not None:
+            app = build_app(self.engine, lambda: self._keyring, config.http)
+            self._http = await serve_http(app, config.listen.http, config.tls if tls else None)
+            self.endpoints["http"] = _url("https" if tls else "http", self._http.address)
+
+    async def _retire(self) -> None:
+        """Let go of old segments nobody needs, now and then."""
+        while True:
+            await asyncio.sleep(RETENTION_EVERY_S)
+            self.engine.retire()
+
+
+def run(config: Config, *, accept_damage: bool = False, reread: Callable[[], Config] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; SIGHUP reads the API keys anew through `reread`. The process's exit code."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    return uvloop.run(_serve(config, accept_damage, reread or load))
+
+
+async def _serve(config: Config, accept_damage: bool, reread: Callable[[], Config]) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        node = await Node.start(config, accept_damage=accept_damage)
+    except LogDamaged as error:
+        sys.stderr.write(f"headrace: {error}\n")
+        return 1
+    loop.add_signal_handler(signal.SIGHUP, _reload, node, reread)
+    for name, url in node.endpoints.items():
+        sys.stdout.write(f"listening {name} {url}\n")
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    log.info("node.ready", extra={"kernels": "compiled" if compiled() else "interpreted"})
+    await stopping.wait()
+    log.info("node.draining")
+    await node.stop()
+    return 0
+
+
+def _reload(node: Node, reread: Callable[[], Config]) -> None:
+    try:
+        node.reload_keys(reread())
+    except HeadraceError as error:
+        log.error("keys.reload_failed", extra={"cause": str(error)})
+
+
+def _lock(data_dir: Path) -> IO[str]:
+    """An exclusive lock on the data directory, held while the returned file is open."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    lock = (data_dir / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise DataDirInUse(f"{data_dir} is in use by another headrace; stop it or choose another --data-dir") from None
+    return lock
+
+
+def _url(scheme: str, address: Address) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{scheme}://{host}:{address.port}"

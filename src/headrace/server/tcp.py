@@ -1,0 +1,249 @@
+"""TCP: bytes in and out of conversations, with and without TLS.
+
+All connections share one receive arena: what a read brings is carried out before the next read begins, and what a
+session keeps it copies. Only the unfinished frame at the end of a read is a connection's own.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import cast
+
+from headrace.protocols.spec import Session
+from headrace.server.conversation import Conversation, Terms
+from headrace.server.engine import Engine
+
+ARENA_SIZE = 1 << 20
+BIG_FRAME = 1 << 16
+log = logging.getLogger("headrace.tcp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpLimits:
+    """Bounds on what peers may cost."""
+
+    connections_max: int
+    connections_per_address_max: int
+    write_buffer_max: int
+    write_timeout_s: float
+    auth_timeout_s: float
+
+
+class TcpListener:
+    """One address that speaks one protocol."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        new_session: Callable[[], Session],
+        terms: Terms,
+        limits: TcpLimits,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name = name
+        self.engine = engine
+        self.terms = terms
+        self.limits = limits
+        self.arena = bytearray(ARENA_SIZE)
+        self.arena_view = memoryview(self.arena)
+        self.connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+        self._ids = count(1)
+        self._new_session = new_session
+        self.half_open = tls is None
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; the address really bound."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._accept, host, port, ssl=self._tls, backlog=1024,
+            ssl_handshake_timeout=self.limits.auth_timeout_s if self._tls else None,
+        )  # fmt: skip
+        address = self._server.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def stop_accepting(self) -> None:
+        """Refuse newcomers; those who are in stay."""
+        if self._server is not None:
+            self._server.close()
+
+    def close_connections(self) -> None:
+        """Close every connection once what was promised to it has been sent."""
+        for connection in list(self.connections):
+            connection.close()
+
+    def admit(self, connection: "Connection", address: str) -> bool:
+        """Count a connection in, unless that would pass a limit."""
+        here = self._per_address[address]
+        loopback = address.startswith("127.") or address == "::1"
+        if len(self.connections) >= self.limits.connections_max:
+            return False
+        if not loopback and here >= self.limits.connections_per_address_max:
+            return False
+        self._per_address[address] += 1
+        self.connections.add(connection)
+        self.engine.connections += 1
+        return True
+
+    def dismiss(self, connection: "Connection", address: str) -> None:
+        """Count a connection out."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.engine.connections -= 1
+            self._per_address[address] -= 1
+            if not self._per_address[address]:
+                del self._per_address[address]
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        return Connection(self, f"{self.name}-{next(self._ids)}", self._new_session())
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One peer: its transport, its unfinished frame, its conversation."""
+
+    def __init__(self, listener: TcpListener, name: str, session: Session) -> None:
+        self.name = name
+        self._listener = listener
+        self._session = session
+        self._conversation = Conversation(listener.engine, session, self, listener.terms)
+        self._transport: asyncio.Transport | None = None
+        self._address = ""
+        self._rest = b""
+        self._frame: bytearray | None = None
+        self._frame_filled = 0
+        self._reading = True
+        self._congested = False
+        self._ended = False
+        self._auth_deadline: asyncio.TimerHandle | None = None
+        self._write_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the peer or turn it away."""
+        self._transport = transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._address = peer[0] if peer else ""
+        limits = self._listener.limits
+        if not self._listener.admit(self, self._address):
+            log.warning(
+                "tcp.refused", extra={"session": self.name, "peer": self._address, "cause": "too many connections"}
+            )
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=limits.write_buffer_max)
+        self._auth_deadline = self._abort_in(limits.auth_timeout_s, "not authenticated in time")
+        log.info("tcp.opened", extra={"session": self.name, "peer": self._address})
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Room for the next read: behind the unfinished frame."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        rest = len(self._rest)
+        self._listener.arena[:rest] = self._rest
+        return self._listener.arena_view[rest:]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Carry out what has arrived."""
+        if self._frame is None:
+            filled, self._rest = len(self._rest) + nbytes, b""
+            self._present(self._listener.arena_view[:filled])
+            return
+        self._frame_filled += nbytes
+        if self._frame_filled == len(self._frame):
+            frame, self._frame = self._frame, None
+            self._present(memoryview(frame))
+
+    def eof_received(self) -> bool:
+        """The peer says no more: what it was promised is still sent."""
+        self._ended = True
+        return self._conversation.busy and self._listener.half_open
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the peer."""
+        for deadline in (self._auth_deadline, self._write_deadline):
+            if deadline is not None:
+                deadline.cancel()
+        self._conversation.closed()
+        self._listener.dismiss(self, self._address)
+        log.info("tcp.closed", extra={"session": self.name, "cause": str(exc or "")})
+
+    def pause_writing(self) -> None:
+        """The peer is behind with reading: stall until it caught up, drop it if it never does."""
+        self._congested = True
+        self._write_deadline = self._abort_in(self._listener.limits.write_timeout_s, "does not read")
+
+    def resume_writing(self) -> None:
+        """The peer caught up."""
+        self._congested = False
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+        self._conversation.resume()
+        self.proceed()
+
+    def write(self, data: bytes) -> None:
+        """Send to the peer."""
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def congested(self) -> bool:
+        """Whether the peer is behind with reading."""
+        return self._congested
+
+    def close(self) -> None:
+        """Close once everything written is sent."""
+        assert self._transport is not None
+        self._transport.close()
+
+    def proceed(self) -> None:
+        """Present the rest again; read on unless the conversation stalled."""
+        if self._ended and not self._conversation.busy:
+            self.close()
+        if self._reading or self._conversation.closing:
+            return
+        rest, self._rest = self._rest, b""
+        if self._frame is None:
+            self._present(memoryview(rest))
+        elif not self._conversation.stalled:
+            self._read(True)
+
+    def _present(self, view: memoryview) -> None:
+        done = self._conversation.receive(view)
+        if self._auth_deadline is not None and self._conversation.identity is not None:
+            self._auth_deadline.cancel()
+            self._auth_deadline = None
+        if self._conversation.closing:
+            return
+        rest = view[done:]
+        stalled = self._conversation.stalled
+        wanted = 0 if stalled else self._session.bytes_wanted(rest)
+        if wanted > BIG_FRAME:
+            self._frame = bytearray(wanted)
+            self._frame[: len(rest)] = rest
+            self._frame_filled = len(rest)
+        else:
+            self._rest = bytes(rest)
+        self._read(not stalled)
+
+    def _read(self, wanted: bool) -> None:
+        assert self._transport is not None
+        if wanted is not self._reading:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _abort_in(self, seconds: float, cause: str) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, self._abort, cause)
+
+    def _abort(self, cause: str) -> None:
+        assert self._transport is not None
+        log.warning("tcp.aborted", extra={"session": self.name, "peer": self._address, "cause": cause})
+        self._transport.abort()

@@ -1,0 +1,33 @@
+"""The real broker inside a test process: real sockets on free ports, a real log in a directory of your choice."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from headrace.config import Config, load
+from headrace.server.node import Node
+
+KEY = "test-key"
+
+
+@asynccontextmanager
+async def broker(data_dir: Path | str | None = None, **overrides: object) -> AsyncIterator[Node]:
+    """A running broker; `node.endpoints` says where, `KEY` is its API key.
+
+    Without `data_dir` the log lives in a temporary directory. `overrides` are configuration keys, dotted keys
+    as dictionaries: `broker(retry={"max_attempts": 1})`.
+    """
+    with TemporaryDirectory(prefix="headrace-") as scratch:
+        node = await Node.start(_config(data_dir or scratch, overrides))
+        try:
+            yield node
+        finally:
+            await node.stop()
+
+
+def _config(data_dir: Path | str, overrides: dict[str, object]) -> Config:
+    listen = dict.fromkeys(("sspq", "fujin", "grpc", "flight"), "")
+    listen |= {"blipmq": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    settings: dict[str, object] = {"data_dir": str(data_dir), "listen": listen, "auth": {"api_keys": [KEY]}}
+    return load(None, {}, settings | overrides)

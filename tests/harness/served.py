@@ -1,0 +1,54 @@
+"""A real `headrace serve --dev` process on free ports."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+OTHER_DOORS_OFF = {f"HEADRACE_LISTEN__{name}": "" for name in ("SSPQ", "FUJIN", "GRPC", "FLIGHT")}
+
+
+@dataclass
+class Served:
+    """The process and where it listens."""
+
+    process: subprocess.Popen[str]
+    ports: dict[str, int]
+
+    @property
+    def port(self) -> int:
+        """BlipMQ's port."""
+        return self.ports["blipmq"]
+
+    def resident_bytes(self) -> int:
+        """The broker's resident memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+@contextmanager
+def served(data_dir: Path, *arguments: str, **settings: str) -> Iterator[Served]:
+    """Run a broker; `settings` are environment names without the prefix (RETRY__MAX_ATTEMPTS="5")."""
+    environment = os.environ | OTHER_DOORS_OFF
+    environment |= {"HEADRACE_LISTEN__BLIPMQ": "127.0.0.1:0", "HEADRACE_LISTEN__HTTP": "127.0.0.1:0"}
+    environment |= {f"HEADRACE_{name}": value for name, value in settings.items()}
+    command = [sys.executable, "-m", "headrace", "serve", "--dev", "--data-dir", str(data_dir), *arguments]
+    with (data_dir / "stderr.txt").open("w") as stderr:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    assert process.stdout
+    ports: dict[str, int] = {}
+    try:
+        for line in process.stdout:
+            if line.startswith("listening "):
+                ports[line.split()[1]] = int(line.rsplit(":", 1)[1])
+            if line.strip() == "ready":
+                break
+        assert ports, (data_dir / "stderr.txt").read_text()
+        yield Served(process, ports)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
