@@ -3,6 +3,7 @@
 Calls raise OSError and nothing else. Whoever calls decides in which thread.
 """
 
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,6 +60,12 @@ class Disk(Protocol):
     def sync_directory(self, path: Path) -> None:
         """Return once names created, renamed and removed in it are on stable storage."""
 
+    def lock(self, path: Path) -> File:
+        """Keep other processes from locking this file until the result is closed or the process ends.
+
+        Raises BlockingIOError when another holds it.
+        """
+
 
 class OsFile:
     """A file of the operating system."""
@@ -102,6 +109,10 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def lock(self) -> None:
+        """Take the exclusive lock of this file or raise BlockingIOError."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -136,6 +147,15 @@ class OsDisk:
         finally:
             os.close(fd)
 
+    def lock(self, path: Path) -> File:
+        file = OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+        try:
+            file.lock()
+        except OSError:
+            file.close()
+            raise
+        return file
+
 
 def write_atomically(disk: Disk, path: Path, buffers: Sequence[Buffer]) -> None:
     """Create or replace a file so that after a crash it is there whole, as before, or not at all."""
@@ -148,3 +168,15 @@ def write_atomically(disk: Disk, path: Path, buffers: Sequence[Buffer]) -> None:
         file.close()
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)
+
+
+def keep_aside(disk: Disk, path: Path, data: bytes) -> str:
+    """Store removed bytes under this name, or one like it that is free; returns the name."""
+    names = set(disk.list(path.parent))
+    number = 1
+    free = path
+    while free.name in names:
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    write_atomically(disk, free, [data])
+    return free.name

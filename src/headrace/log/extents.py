@@ -69,10 +69,14 @@ class SegmentMap:
 
     def note_batch(self, topic: str, position: int, size: int, base: int, count: int) -> None:
         """Note a batch in the record of `size` bytes at `position`."""
+        self.extents_of(topic).add(position, size, base, count)
+
+    def extents_of(self, topic: str) -> Extents:
+        """The topic's extents, to be added to."""
         extents = self.topics.get(topic)
         if extents is None:
             extents = self.topics[topic] = Extents()
-        extents.add(position, size, base, count)
+        return extents
 
     def cut(self, first: int) -> None:
         """Forget remembered places of records from this offset on."""

@@ -29,8 +29,12 @@ class Writer:
         self.broken = False
 
     def resume(self, segment: Segment) -> None:
-        """Go on at the end of a recovered segment."""
+        """Go on at the end of a recovered segment.
+
+        What recovery read may be in the page cache only, left there by a process that was killed: sync it first.
+        """
         self.file = self.disk.open(segment.path, writable=True)
+        self.file.fdatasync()
         self.position = segment.size
 
     def sync(self) -> None:

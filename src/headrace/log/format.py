@@ -33,6 +33,7 @@ SEGMENT_SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
 SNAPSHOT_SUFFIX = ".snap"
 TEMPORARY_SUFFIX = ".tmp"
+LOCK_NAME = "lock"
 
 SYNCED_MARK = 1
 """In a record's length: all bytes of the segment before this record were synced before it was written."""
@@ -128,10 +129,9 @@ def record_span(buffer: Buffer, start: int, end: int) -> int:
     return span if start == end else 0
 
 
-def record_timestamp(record: Buffer) -> int:
-    """When the first part of a record was made, in microseconds."""
-    kind = record[RECORD_HEADER_SIZE + 4]
-    return int(_TIMESTAMP.unpack_from(record, RECORD_HEADER_SIZE + (16 if kind == PART_BATCH else 8))[0])
+def part_timestamp(buffer: Buffer, start: int) -> int:
+    """When the batch or event whose part begins at `start` was made, in microseconds."""
+    return int(_TIMESTAMP.unpack_from(buffer, start + (16 if buffer[start + 4] == PART_BATCH else 8))[0])
 
 
 def is_lost(buffer: Buffer, start: int) -> bool:

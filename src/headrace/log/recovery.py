@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from headrace.log.disk import Disk, File, write_atomically
+from headrace.log.disk import Disk, File, keep_aside, write_atomically
 from headrace.log.extents import SegmentMap
 from headrace.log.format import (
     SEGMENT_HEADER_SIZE,
@@ -18,7 +18,9 @@ from headrace.log.format import (
     BadHeader,
     NewerFormat,
     SegmentHeader,
+    is_lost,
     name_number,
+    part_timestamp,
 )
 from headrace.log.hop import Hole, Hopper
 from headrace.log.index import BadIndex, read_map
@@ -67,6 +69,8 @@ def recover(directory: Path, disk: Disk, *, full: bool = False, write: bool = Tr
         recovery = _SegmentRecovery(directory, disk, first, limit, recovered, full=full, write=write)
         recovered.segments.append(recovery.run())
     _check_end(recovered)
+    if write:
+        disk.sync_directory(directory)
     report = recovered.report
     report.segments = len(firsts)
     if recovered.segments:
@@ -126,7 +130,14 @@ class _SegmentRecovery:
         except NewerFormat as error:
             raise StorageError(f"{self._path}: {error}") from error
         self._report.damage.append(Damage(self._path.name, 0, SEGMENT_HEADER_SIZE, self._first, 0, reason))
-        return SegmentHeader(self._first, 0)
+        return SegmentHeader(self._first, self._created_us(file))
+
+    def _created_us(self, file: File) -> int:
+        """When the segment was begun, from its first readable record."""
+        for found in Hopper(file, SEGMENT_HEADER_SIZE, file.size(), self._first, self._limit):
+            if not is_lost(found.buffer, found.payload):
+                return part_timestamp(found.buffer, found.payload)
+        return 0
 
     def _trust_index(self, segment: Segment, file: File) -> bool:
         try:
@@ -197,9 +208,9 @@ class _SegmentRecovery:
     def _cut(self, file: File, torn: Hole, size: int) -> None:
         found = Torn(self._path.name, torn.start, size, torn.first)
         if self._write and not self._report.damage:
-            kept = self._path.with_name(f"{self._path.name}.torn-{torn.start}")
-            write_atomically(self._disk, kept, [file.pread(size - torn.start, torn.start)])
+            aside = self._path.with_name(f"{self._path.name}.torn-{torn.start}")
+            kept = keep_aside(self._disk, aside, file.pread(size - torn.start, torn.start))
             file.truncate(torn.start)
             file.fdatasync()
-            found = replace(found, kept_in=kept.name)
+            found = replace(found, kept_in=kept)
         self._report.torn.append(found)

@@ -7,8 +7,9 @@ have no gaps and the loss stays on record. Repairing twice changes nothing.
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.log.disk import Disk, File, write_atomically
+from headrace.log.disk import Disk, File, keep_aside, write_atomically
 from headrace.log.format import (
+    LOCK_NAME,
     SEGMENT_HEADER_SIZE,
     SegmentHeader,
     lost_record,
@@ -22,17 +23,27 @@ _COPY_BYTES = 1 << 20
 
 
 def repair(directory: Path, disk: Disk) -> Report:
-    """Repair the log in this directory; the report is of what was found, with the files that keep removed bytes.
+    """Repair the log in this directory, which no broker may have open.
 
-    Raises OSError when the disk fails; the log is then as damaged as before, or less.
+    The report is of what was found, with the names of the files that keep removed bytes. Raises OSError when the disk
+    fails (the log is then as damaged as before, or less) or when the log is open.
     """
+    lock = disk.lock(directory / LOCK_NAME)
+    try:
+        return repair_locked(directory, disk)
+    finally:
+        lock.close()
+
+
+def repair_locked(directory: Path, disk: Disk) -> Report:
+    """The same for a caller who holds the lock."""
     found = recover(directory, disk, full=True, write=False)
     report = found.report
     damaged = {damage.segment for damage in report.damage}
     for segment in found.segments:
         if segment.path.name in damaged:
             lost = [damage for damage in report.damage if damage.segment == segment.path.name]
-            report.kept_aside += _rewrite(segment.path, disk, segment.header, lost, segment.size)
+            report.kept_aside += _rewrite(segment.path, disk, segment.header, lost)
     if not found.segments and found.snapshot is not None:
         _begin_after(directory, disk, found)
     after = recover(directory, disk)
@@ -42,7 +53,7 @@ def repair(directory: Path, disk: Disk) -> Report:
     return report
 
 
-def _rewrite(path: Path, disk: Disk, header: SegmentHeader, damage: list[Damage], end: int) -> list[str]:
+def _rewrite(path: Path, disk: Disk, header: SegmentHeader, damage: list[Damage]) -> list[str]:
     """Write a segment anew without its damage; returns the names of the files with the bytes left out."""
     file = disk.open(path)
     try:
@@ -50,8 +61,7 @@ def _rewrite(path: Path, disk: Disk, header: SegmentHeader, damage: list[Damage]
         for lost in damage:
             if lost.end > lost.start:
                 aside = path.with_name(f"{path.name}.damaged-{lost.start}")
-                write_atomically(disk, aside, [file.pread(lost.end - lost.start, lost.start)])
-                kept.append(aside.name)
+                kept.append(keep_aside(disk, aside, file.pread(lost.end - lost.start, lost.start)))
         fresh = header._replace(generation=header.generation + 1)
         write_atomically(disk, path, [fresh.encode(), *_pieces(file, damage, file.size())])
         return kept

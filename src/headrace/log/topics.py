@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from operator import attrgetter
 
 from headrace.log.reader import Reader
 from headrace.log.segment import Segment
@@ -12,6 +12,9 @@ _OBJECT_BYTES = 1000
 """What a cached batch costs besides its bytes."""
 
 _COMPACT_FROM = 256
+
+_segment_end = attrgetter("end")
+_batch_end = attrgetter("end")
 
 
 class Topic:
@@ -122,9 +125,9 @@ class Topics:
         if topic is None or offset >= topic.end:
             return None
         if offset < topic.cold_end:
-            for batch in self._cold_batches(topic, name, offset):
-                if batch.base + batch.count > offset:
-                    return batch
+            batch = self._cold_at(topic, name, offset)
+            if batch is not None:
+                return batch
             offset = topic.cold_end
         return topic.cached_at(offset)
 
@@ -155,16 +158,17 @@ class Topics:
             count += min(batch.count, max(0, batch.end - offset))
         return count
 
-    def _cold_batches(self, topic: Topic, name: str, offset: int) -> Iterator[Batch]:
-        """The topic's batches on disk from about `offset` on."""
-        for segment in topic.segments:
-            if segment.end <= offset:
-                continue
+    def _cold_at(self, topic: Topic, name: str, offset: int) -> Batch | None:
+        """The batch on disk that holds the offset, else the first after it."""
+        for number in range(bisect_right(topic.segments, offset, key=_segment_end), len(topic.segments)):
+            segment = topic.segments[number]
             extents = self._reader.extents(segment, name)
-            if not len(extents):
-                continue
-            for number in range(extents.first_holding(offset), len(extents)):
-                yield from self._reader.batches(segment, name, extents, number)
+            for extent in range(extents.first_holding(offset), len(extents)):
+                batches = self._reader.batches(segment, name, extents, extent)
+                at = bisect_right(batches, offset, key=_batch_end)
+                if at < len(batches):
+                    return batches[at]
+        return None
 
     @staticmethod
     def _messages(segment: Segment, name: str) -> int:
