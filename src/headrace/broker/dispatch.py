@@ -64,7 +64,7 @@ class Dispatch:
                 run = sub.cut_front(run, limit - taken)
             else:
                 heappop(sub.ready)
-            portions.append(Portion(batch, run.offset - batch.base, run.count, run.first, run.attempt + 1))
+            portions.append(Portion(batch, run.offset - batch.base, run.count, run.first, run.attempt + 1, sub.qos))
             taken += run.count
             item = Range(run.offset, run.count, run.attempt + 1)
             if sub.qos and batch.qos:
@@ -89,7 +89,7 @@ class Dispatch:
             first = sub.cursor
             count = min(room, batch.base + batch.count - first)
             room -= count
-            portions.append(Portion(batch, first - batch.base, count, sub.passed + 1, 1))
+            portions.append(Portion(batch, first - batch.base, count, sub.passed + 1, 1, sub.qos))
             if sub.qos and batch.qos:
                 sub.deliver(first, count, sub.topic.deadline(1, now), consumer)
                 self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1))
@@ -108,20 +108,19 @@ class Dispatch:
             if batch is None:
                 break
             first = max(sub.cursor, batch.base)
-            item = Range(first, batch.end - first, 0)
             expires = topic.expires(batch)
             due = topic.due(batch)
             if expires <= now:
-                sub.skip(item.first, item.count, Event.EXPIRED)
-                self._journal.record(Event.EXPIRED, sub.id, now, item)
+                self._pass(sub, Range(first, batch.end - first, 0), Event.EXPIRED, "", now)
             elif due <= now:
                 sub.cursor = first
                 sub.batch = batch
                 sub.batch_expires = expires
                 return batch
             elif len(sub.runs) < self._inflight_max:
-                sub.defer(item.first, item.count, due)
+                item = Range(first, batch.end - first, 0)
                 self._journal.record(Event.DEFERRED, sub.id, now, item)
+                sub.defer(first, item.count, due)
             else:
                 sub.blocked = True
                 break

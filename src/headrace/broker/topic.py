@@ -24,14 +24,15 @@ class Topic:
     """
 
     __slots__ = (
-        "delay_us", "end", "has_qos0", "name", "policy", "published", "subscriptions", "sweep_at", "ttl_us",
-        "unchecked", "waiting",
+        "_first_wait_us", "delay_us", "end", "has_qos0", "name", "policy", "published", "subscriptions", "sweep_at",
+        "ttl_us", "unchecked", "waiting",
     )  # fmt: skip
 
     def __init__(self, name: str, settings: BrokerSettings) -> None:
         own = settings.topics.get(name, TopicSettings())
         self.name = name
         self.policy = own.retry(settings.retry)
+        self._first_wait_us = deadline(1, now=0, policy=self.policy)
         self.ttl_us = own.ttl_s * 1_000_000
         self.delay_us = own.delay_ms * 1000
         self.published = 0
@@ -64,4 +65,6 @@ class Topic:
 
     def deadline(self, attempt: int, now: int) -> int:
         """Until when a delivery made now may be settled."""
+        if attempt == 1:
+            return now + self._first_wait_us
         return deadline(attempt, now=now, policy=self.policy)

@@ -1,0 +1,374 @@
+"""Broker, log and model in one small world. Every operation checks that broker and model agree about it."""
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.broker import Broker, BrokerSettings, RetryPolicy, Status, TopicSettings
+from headrace.model.batch import Batch, build_batch
+from headrace.model.delivery import Portion
+from headrace.model.errors import BrokerError, Code
+from headrace.model.events import Event
+from headrace.model.requests import Start
+from tests.simulation.memory_log import MemoryLog, Record
+from tests.simulation.model import FOREVER, LIVE, STATUS, Model, ModelSubscription, State
+
+OWNER = "owner"
+STRANGER = "stranger"
+SETTINGS = BrokerSettings(
+    retry=RetryPolicy(max_attempts=3, backoff_ms=100, ack_wait_ms=20),
+    topics={
+        "short": TopicSettings(ttl_s=2, max_attempts=2),
+        "late": TopicSettings(delay_ms=300, backoff_ms=50),
+    },
+    subscription_expiry_s=60,
+    qos0_pending_max=25,
+    inflight_max=60,
+)
+TOPICS = ("plain", "short", "late", "$dead.plain")
+
+
+class World:
+    """A broker with a log it can lose the end of, and a model that knows better."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.log = MemoryLog()
+        self.model = Model(SETTINGS)
+        self.broker = Broker(self.log, SETTINGS)
+        self.holders: dict[tuple[int, int], Hashable] = {}
+        self.used: dict[int, int] = {}
+        self.unclaimed: list[int] = []
+        self.saved: tuple[int, bytes] | None = None
+        self._unsaved: tuple[int, bytes] | None = None
+        self._retired: list[tuple[int, int]] = []
+        self._published = 0
+
+    # Operations
+
+    def publish(
+        self, topic: str, count: int, *, qos: int = 1, delay_us: int = 0, ttl_us: int = 0, max_attempts: int = 0
+    ) -> None:
+        """Append a batch; nobody sees it before the next sync."""
+        values = [b"message %d" % (self._published + index) for index in range(count)]
+        self._published += count
+        part = build_batch(
+            topic,
+            values,
+            timestamp_us=self.now,
+            qos=qos,
+            due_us=self.now + delay_us if delay_us else 0,
+            expires_us=self.now + ttl_us if ttl_us else 0,
+            max_attempts=max_attempts,
+        )
+        self._append(part)
+
+    def sync(self) -> None:
+        """Make everything appended durable and visible."""
+        for batch in self.log.sync():
+            self.broker.on_published(batch, self.now)
+        self.saved = self._unsaved or self.saved
+        self._unsaved = None
+        self._commit()
+
+    def subscribe(self, topic: str, qos: int, *, name: str = "", earliest: bool = False) -> int:
+        """Subscribe, and check that the right one is found again."""
+        expected = self._expected_subscription(topic, qos, name)
+        start = Start.EARLIEST if earliest else Start.LATEST
+        identity = self.broker.subscribe(
+            topic, qos=qos, owner=OWNER, name=name, start=start, at=self.log.next_offset, now=self.now
+        )
+        assert expected is None or identity == expected
+        assert expected is not None or identity not in self.model.subscriptions
+        self._commit()
+        self._use(identity)
+        return identity
+
+    def unsubscribe(self, identity: int) -> None:
+        self.broker.unsubscribe(identity, "asked", self.now)
+        self._commit()
+        assert identity not in self.model.subscriptions
+
+    def take(self, identity: int, limit: int, consumer: Hashable | None = None) -> list[int]:
+        """Take, and return the delivery ids."""
+        sub = self.model.subscriptions[identity]
+        assert self.broker.take(identity, limit, owner=STRANGER, consumer=consumer, now=self.now) == []
+        expected = self.model.expected_take(sub, limit, self.now, self.log.durable_offset)
+        portions = self.broker.take(identity, limit, owner=OWNER, consumer=consumer, now=self.now)
+        recorded = self._commit()[identity]
+        ids = self._check_portions(sub, portions, recorded, consumer)
+        assert expected is None or len(ids) == expected
+        self._use(identity)
+        return ids
+
+    def exchange(self, identity: int, limit: int, consumer: Hashable | None = None) -> None:
+        """Several steps at one moment, recorded together."""
+        sub = self.model.subscriptions[identity]
+        portions: list[Portion] = []
+        for _ in range(3):
+            taken = self.broker.take(identity, limit, owner=OWNER, consumer=consumer, now=self.now)
+            portions += taken
+            for portion in taken:
+                if sub.qos and portion.batch.qos and portion.count > 2:
+                    first = portion.first_delivery
+                    self.broker.ack(identity, [(first, 1), (first + 2, portion.count - 2)], owner=OWNER, now=self.now)
+                    self.broker.nack(identity, [(first + 1, 1)], owner=OWNER, reason="no", now=self.now)
+        recorded = self._commit()[identity]
+        self._check_portions(sub, portions, recorded, consumer)
+        self._use(identity)
+
+    def settle(self, identity: int, ids: list[int], *, negatively: bool = False) -> bool:
+        """Ack or nack; whether it was accepted must be what the model says."""
+        sub = self.model.subscriptions[identity]
+        entries = [sub.by_delivery(each) for each in ids]
+        lawful = len(set(ids)) == len(ids) and all(e is not None and e.state is State.HELD for e in entries)
+        ranges = _as_ranges(ids)
+        if not lawful:
+            before = self.state()
+            for owner in (OWNER, STRANGER):
+                with pytest.raises(BrokerError) as refused:
+                    self._settle(identity, ranges, owner, negatively)
+                assert refused.value.code is Code.UNKNOWN
+            assert self.broker.drain() == []
+            assert self.state() == before
+            return False
+        self._settle(identity, ranges, OWNER, negatively)
+        self._commit()
+        for entry in entries:
+            assert entry is not None
+            assert entry.state in ((State.NACKED, State.DEAD) if negatively else (State.ACKED,))
+        self._use(identity)
+        return True
+
+    def release(self, consumer: Hashable) -> None:
+        """A consumer goes away: nothing stays with it."""
+        self.broker.release(consumer, self.now)
+        self._commit()
+        for (identity, offset), holder in list(self.holders.items()):
+            sub = self.model.subscriptions.get(identity)
+            if holder == consumer and sub is not None:
+                entry = sub.entries[offset]
+                assert entry.state is not State.HELD or entry.due <= self.now
+        self._forget_holder(consumer)
+
+    def wait(self, identity: int, consumer: Hashable) -> None:
+        """Take one message or wait for it."""
+        if not self.take(identity, 1, consumer):
+            self.broker.wait(identity, consumer)
+
+    def tick(self) -> None:
+        """Let time do its work: nothing due is left, nobody waits in vain."""
+        for identity in self.model.subscriptions:
+            self.used.setdefault(identity, self.now)
+        self.broker.tick(self.now)
+        self._commit()
+        self.broker.drain_ready()
+        due = self.broker.next_deadline()
+        assert due is None or due > self.now
+        for sub in self.model.subscriptions.values():
+            assert self.now < self.used[sub.id] + 60_000_000, "an abandoned subscription is removed"
+            info = self.broker.subscription(sub.id)
+            assert info is not None
+            if info.waiting_consumers:
+                assert not self.model.expected_take(sub, 1, self.now, self.log.durable_offset)
+            for entry in sub.entries.values():
+                overdue = entry.state is State.HELD and entry.due <= self.now
+                assert not overdue or self.model.attempts_left(sub.topic, entry)
+
+    def save(self) -> None:
+        """Take a snapshot; it is written with the next sync."""
+        self._unsaved = len(self.log.records), self.broker.snapshot()
+
+    def retire(self, share: float) -> None:
+        """Delete the oldest part of the log, needed or not."""
+        self.save()
+        self.sync()
+        index = int(len(self.log.records) * share)
+        offset = self.log.records[index].base if index < len(self.log.records) else 0
+        if offset <= self.log.first_offset:
+            return
+        self.broker.forget_before(offset, self.now)
+        self._commit()
+        self.save()
+        self.sync()
+        self.log.delete_before(offset)
+        self.model.retire(offset)
+        self._retired.append((len(self.log.records), offset))
+        for sub in self.model.subscriptions.values():
+            assert not [e for e in sub.entries.values() if e.state in LIVE and e.message.offset < offset]
+
+    def restart(self) -> None:
+        """Stop and start again: every way of recovery leads to the state before."""
+        self.sync()
+        before = self.state()
+        self._recover()
+        assert self.state() == before
+        self.check_messages()
+
+    def crash(self, kept: int) -> None:
+        """Lose power, and with it the end of what was not synced."""
+        self.log.crash(kept)
+        self._unsaved = None
+        self.model = Model(SETTINGS)
+        retired = dict(self._retired)
+        for index, record in enumerate(self.log.records):
+            if index in retired:
+                self.model.retire(retired[index])
+            self.model.apply(record)
+        if len(self.log.records) in retired:
+            self.model.retire(retired[len(self.log.records)])
+        self._recover()
+        self.check_messages()
+
+    # Checks
+
+    def state(self) -> dict[str, Any]:
+        """The broker's snapshot as comparable values, neighbouring runs of one fate joined."""
+        return normalised(self.broker.snapshot())
+
+    def check(self) -> None:
+        """The broker counts what the model counts."""
+        assert {info.id for info in self.broker.subscriptions()} == set(self.model.subscriptions)
+        for info in self.broker.subscriptions():
+            sub = self.model.subscriptions[info.id]
+            visible = self.log.durable_offset
+            pending = [e for e in sub.entries.values() if e.state is State.PENDING and e.message.offset < visible]
+            assert info.pending == len(pending)
+            assert info.in_flight == sub.count(State.HELD, State.NACKED)
+            assert info.deferred == sub.count(State.DEFERRED)
+            assert info.acked == sub.count(State.ACKED)
+            assert info.expired == sub.count(State.EXPIRED)
+            assert info.dead == sub.count(State.DEAD)
+            assert info.dropped == sub.count(State.DROPPED)
+            assert info.nacked == sub.nacks
+            assert info.delivered == sub.deliveries
+            needed = [e.message.offset for e in sub.entries.values() if e.state in LIVE and e.message.offset < visible]
+            assert self.broker.needed_from() <= min(needed, default=FOREVER)
+
+    def check_messages(self) -> None:
+        """Every message stands where the model says, in every subscription."""
+        self.check()
+        for sub in self.model.subscriptions.values():
+            for offset, entry in sub.entries.items():
+                status = self.broker.status_of(sub.id, offset)
+                if entry.state is State.HELD:
+                    assert status is Status.IN_FLIGHT or (status is Status.WAITING and entry.due <= self.now)
+                else:
+                    assert status is STATUS.get(entry.state, Status.SETTLED)
+
+    # How the above is done
+
+    def _append(self, payload: bytes) -> Record:
+        record = self.log.append(payload)
+        self.model.apply(record)
+        return record
+
+    def _commit(self) -> dict[int, Counter[tuple[int, int]]]:
+        """Append what the broker has to say; returns the deliveries in it: (offset, attempt) by subscription."""
+        delivered: dict[int, Counter[tuple[int, int]]] = {identity: Counter() for identity in self.model.subscriptions}
+        for payload in self.broker.drain():
+            for part in self._append(payload).parts():
+                if not isinstance(part, Batch) and part[1].event == Event.DELIVERED:
+                    delivered[part[1].subscription].update(
+                        (first + index, attempt) for first, count, attempt in part[1].ranges for index in range(count)
+                    )
+        return delivered
+
+    def _check_portions(
+        self,
+        sub: ModelSubscription,
+        portions: list[Portion],
+        recorded: Counter[tuple[int, int]],
+        consumer: Hashable | None,
+    ) -> list[int]:
+        ids = []
+        for batch, index, count, first, attempt, qos in portions:
+            assert qos == sub.qos
+            for step in range(count):
+                offset = batch.base + index + step
+                entry = sub.entries[offset]
+                assert entry.delivery == first + step
+                assert entry.message.value == batch.value(index + step)
+                recorded[offset, attempt] -= 1
+                ids.append(first + step)
+                self.holders[sub.id, offset] = consumer
+        assert not +recorded, "recorded but not delivered"
+        assert not -recorded, "delivered but not recorded"
+        return ids
+
+    def _settle(self, identity: int, ranges: list[tuple[int, int]], owner: str, negatively: bool) -> None:
+        if negatively:
+            self.broker.nack(identity, ranges, owner=owner, reason="no", now=self.now)
+        else:
+            self.broker.ack(identity, ranges, owner=owner, now=self.now)
+
+    def _expected_subscription(self, topic: str, qos: int, name: str) -> int | None:
+        for sub in self.model.subscriptions.values():
+            if name and (sub.topic, sub.name) == (topic, name):
+                return sub.id
+            if not name and sub.id in self.unclaimed and (sub.topic, sub.qos, sub.name) == (topic, qos, ""):
+                return sub.id
+        return None
+
+    def _use(self, identity: int) -> None:
+        self.used[identity] = self.now
+        if identity in self.unclaimed:
+            self.unclaimed.remove(identity)
+
+    def _forget_holder(self, consumer: Hashable) -> None:
+        self.holders = {key: holder for key, holder in self.holders.items() if holder != consumer}
+
+    def _recover(self) -> None:
+        """Continue with a broker made from the log, by each way there is."""
+        index, state = self.saved or (0, b"")
+        self.broker = Broker.restore(state, self.log, SETTINGS) if state else Broker(self.log, SETTINGS)
+        replay(self.broker, self.log.records[index:])
+        if not self._retired:
+            whole = Broker(self.log, SETTINGS)
+            replay(whole, self.log.records)
+            assert normalised(whole.snapshot()) == self.state()
+        self.holders.clear()
+        self.used.clear()
+        self.unclaimed = sorted(sub.id for sub in self.model.subscriptions.values() if not sub.name)
+
+
+def replay(broker: Broker, records: list[Record]) -> None:
+    """Fold records into a broker as recovery does."""
+    for record in records:
+        for part in record.parts():
+            if isinstance(part, Batch):
+                broker.apply_batch(part)
+            else:
+                broker.apply_event(part[1], part[0])
+
+
+def normalised(state: bytes) -> dict[str, Any]:
+    """A snapshot as values in which equal states are equal."""
+    saved: dict[str, Any] = msgspec.msgpack.decode(state)
+    saved["topics"] = sorted(topic for topic in saved["topics"] if topic[1])
+    for sub in saved["subscriptions"]:
+        joined: list[list[int]] = []
+        for first, count, offset, attempt, due, awaited in sub[-1]:
+            if joined and joined[-1][3:] == [attempt, due, awaited]:
+                last = joined[-1]
+                if (last[0] + last[1], last[2] + last[1]) == (first, offset):
+                    last[1] += count
+                    continue
+            joined.append([first, count, offset, attempt, due, awaited])
+        sub[-1] = joined
+    saved["subscriptions"].sort()
+    return saved
+
+
+def _as_ranges(ids: list[int]) -> list[tuple[int, int]]:
+    """Ids as ranges in the order given, neighbours joined."""
+    ranges: list[tuple[int, int]] = []
+    for each in ids:
+        if ranges and ranges[-1][0] + ranges[-1][1] == each:
+            ranges[-1] = ranges[-1][0], ranges[-1][1] + 1
+        else:
+            ranges.append((each, 1))
+    return ranges
