@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
@@ -33,7 +34,7 @@ OFFSET_MAX = (1 << 63) - 1
 class RedriveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a redrive."""
 
-    offsets: list[int]
+    offsets: list[Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]]
     to: str | None = None
 
 

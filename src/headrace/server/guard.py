@@ -148,6 +148,9 @@ def _can_be_rebound(host: str) -> bool:
     """Whether the name in a Host header could be made to point here by whoever owns it."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return True
+    try:
         ipaddress.ip_address(name)
     except ValueError:
         return name != "localhost"
