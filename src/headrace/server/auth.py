@@ -96,6 +96,7 @@ class _Entry:
     subscribe: Scope
 
     def identity(self, key: bytes) -> Identity:
+        """Who presents this key, which is the entry's."""
         return Identity(self.name or owner_of(key), self.publish, self.subscribe)
 
 

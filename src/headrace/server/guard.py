@@ -58,6 +58,7 @@ class Guard:
         status = 0
 
         async def respond(message: Message) -> None:
+            """Send on what the application answers, with our headers."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]

@@ -6,7 +6,7 @@ Nothing here runs for each message: a scrape reads counters, and histograms are 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -20,6 +20,9 @@ from prometheus_client.registry import Collector
 
 from headrace import __version__
 from headrace.broker.views import Counters, SubscriptionInfo, TopicInfo
+
+if TYPE_CHECKING:
+    from headrace.server.engine import Engine
 
 BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OTHER_TOPICS = "_other"
@@ -50,55 +53,10 @@ class Histogram:
         return found
 
 
-class MeasuredBroker(Protocol):
-    """What a scrape reads of the broker."""
-
-    @property
-    def counters(self) -> Counters: ...
-    def topics(self) -> Sequence[TopicInfo]: ...
-    def subscriptions(self) -> Sequence[SubscriptionInfo]: ...
-
-
-class MeasuredLog(Protocol):
-    """What a scrape reads of the log."""
-
-    @property
-    def appends_total(self) -> int: ...
-    @property
-    def bytes_total(self) -> int: ...
-    @property
-    def pending_bytes(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def durable_offset(self) -> int: ...
-    @property
-    def failing(self) -> object | None: ...
-
-
-class Measured(Protocol):
-    """What a scrape reads of the engine."""
-
-    @property
-    def broker(self) -> MeasuredBroker: ...
-    @property
-    def log(self) -> MeasuredLog: ...
-    @property
-    def connections(self) -> int: ...
-    @property
-    def refused_total(self) -> int: ...
-    @property
-    def ready(self) -> bool: ...
-    @property
-    def sync_seconds(self) -> Histogram: ...
-    @property
-    def durable_seconds(self) -> Histogram: ...
-
-
 class Metrics:
     """The metrics of one broker, in a registry of its own."""
 
-    def __init__(self, engine: Measured, *, topics_max: int, kernels_compiled: bool) -> None:
+    def __init__(self, engine: "Engine", *, topics_max: int, kernels_compiled: bool) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_EngineCollector(engine, topics_max, kernels_compiled))
         ProcessCollector(registry=self._registry)
@@ -109,7 +67,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, engine: Measured, topics_max: int, kernels_compiled: bool) -> None:
+    def __init__(self, engine: "Engine", topics_max: int, kernels_compiled: bool) -> None:
         self._engine = engine
         self._topics_max = topics_max
         self._build = {"version": __version__, "kernels": "compiled" if kernels_compiled else "interpreted"}

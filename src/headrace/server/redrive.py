@@ -179,9 +179,11 @@ class _Waiter:
         self._cause: StorageError | None = None
 
     def publish_refused(self, request: Publish, cause: StorageError) -> None:
+        """Engine's call: the log would not take it."""
         self._cause = cause
 
     def settled(self) -> None:
+        """Engine's call: a watermark moved."""
         self._moved.set()
 
     async def until(self, ticket: int) -> None:

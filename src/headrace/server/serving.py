@@ -82,9 +82,11 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so."""
         await super().startup(sockets)
         self.listening.set()
 
@@ -95,18 +97,22 @@ class _Patience(H11Protocol):
     _head_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A peer that owes a request head from now on."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        """Part of a request, or all of it."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The peer is gone."""
         super().connection_lost(exc)
         self._forget()
 
     def on_response_complete(self) -> None:
+        """The reply is out; the keep-alive timer watches over the peer now."""
         super().on_response_complete()
         self._forget()
 

@@ -1,12 +1,14 @@
 """Counters read at scrape time, and a label set that data cannot grow."""
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.broker.views import Counters, SubscriptionInfo, TopicInfo
+from headrace.server.engine import Engine
 from headrace.server.metrics import BOUNDS_S, Histogram, Metrics
 
 
@@ -66,7 +68,7 @@ def subscription(topic: str, pending: int) -> SubscriptionInfo:
 
 def scrape(engine: StubEngine, topics_max: int = 100) -> dict[tuple[str, str], float]:
     """Every sample by name and by the value of its topic or bucket label."""
-    text = Metrics(engine, topics_max=topics_max, kernels_compiled=False).exposition().decode()
+    text = Metrics(cast(Engine, engine), topics_max=topics_max, kernels_compiled=False).exposition().decode()
     return {
         (sample.name, sample.labels.get("topic", sample.labels.get("le", ""))): sample.value
         for family in text_string_to_metric_families(text)
@@ -101,7 +103,7 @@ def test_every_outcome_of_a_message_is_counted() -> None:
 
 def test_the_process_and_the_build_are_described() -> None:
     engine = StubEngine(StubBroker(counters()))
-    text = Metrics(engine, topics_max=1, kernels_compiled=True).exposition().decode()
+    text = Metrics(cast(Engine, engine), topics_max=1, kernels_compiled=True).exposition().decode()
     assert 'headrace_build_info{kernels="compiled"' in text
     assert "process_resident_memory_bytes" in text
     assert "process_open_fds" in text
@@ -109,7 +111,7 @@ def test_the_process_and_the_build_are_described() -> None:
 
 def test_a_scrape_reads_what_is_true_now() -> None:
     engine = StubEngine(StubBroker(counters()))
-    metrics = Metrics(engine, topics_max=1, kernels_compiled=True)
+    metrics = Metrics(cast(Engine, engine), topics_max=1, kernels_compiled=True)
     metrics.exposition()
     engine.log.appends_total = 12
     assert b"headrace_wal_appends_total 12.0" in metrics.exposition()
