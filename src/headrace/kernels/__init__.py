@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("blipmq",)
+MODULES = ("blipmq", "blipmq_exchange")
 
 
 def compiled() -> bool:

@@ -2,9 +2,8 @@
 
 cimport cython
 
-cdef unsigned long long _EXCHANGE_LENGTH
-cdef unsigned char PUBLISH, ACK, POLL
-cdef Py_ssize_t _EXCHANGE_SIZE, _PART_AT, _TOPIC_AT, _NO_GROUP
+cdef unsigned char PUBLISH
+cdef Py_ssize_t _PART_AT, _TOPIC_AT, _NO_GROUP
 
 cdef class Group:
     cdef str topic
@@ -62,13 +61,6 @@ cdef list _copied(
 cdef _reserved(Group group, long long timestamp_us)
 
 @cython.locals(
-    ranges=list, most=Py_ssize_t, first=cython.ulonglong, acked=cython.ulonglong, at=Py_ssize_t,
-    data="const unsigned char*", subscription=cython.ulonglong, polls=bytes, poll_out=cython.p_uchar,
-    poll_size=Py_ssize_t, tag=cython.ulonglong,
-)
-cpdef tuple scan_exchange(const unsigned char[::1] buf, Py_ssize_t pos, Py_ssize_t end)
-
-@cython.locals(
     topic_size=Py_ssize_t, ends_at=Py_ssize_t, values_at=Py_ssize_t, topic_at=Py_ssize_t,
     data="const unsigned char*", tag_in=cython.p_uchar, first=Py_ssize_t, last=Py_ssize_t, frames=bytes,
     out=cython.p_uchar, i=Py_ssize_t,
@@ -80,8 +72,6 @@ cpdef bytes encode_deliveries(
 
 @cython.locals(a=cython.ulonglong, b=cython.ulonglong, c=cython.ulonglong, d=cython.ulonglong, word=cython.ulonglong)
 cdef unsigned long long _u32(const unsigned char* data, Py_ssize_t at) noexcept
-
-cdef unsigned long long _u64(const unsigned char* data, Py_ssize_t at) noexcept
 
 @cython.locals(a=cython.uint, b=cython.uint, c=cython.uint, d=cython.uint, word=cython.uint)
 cdef unsigned int _u32_le(const unsigned char* data, Py_ssize_t at) noexcept

@@ -1,4 +1,4 @@
-"""BlipMQ frames by the run: publishes into batches, polls and acks into ranges, stored batches into deliveries.
+"""BlipMQ messages by the run: PUBLISH frames into batches, stored batches into PUBLISH frames.
 
 The C types of every variable are in blipmq.pxd. Lines under `cython.compiled` move bytes with pointers; their `else`
 does the same with the struct module, which is what is fast when interpreted. Interpreted, `bytes` are read fastest.
@@ -35,16 +35,6 @@ Pointer = Any
 COMPILED: bool = cython.compiled
 
 PUBLISH = 3
-ACK = 5
-POLL = 9
-
-_FRAME_HEAD = struct.Struct(">IBQ")
-_EXCHANGE_FRAME = struct.Struct(">5sQ8s")
-_EXCHANGE_SIZE = 21
-_EXCHANGE_LENGTH = 17
-_ACK_HEAD = struct.pack(">IB", _EXCHANGE_LENGTH, ACK)
-_POLL_HEAD = struct.pack(">IB", _EXCHANGE_LENGTH, POLL)
-
 _PART_AT = RECORD_HEADER_SIZE
 _TOPIC_AT = RECORD_HEADER_SIZE + HEADER_SIZE
 _NO_GROUP = -1
@@ -88,6 +78,7 @@ def scan_publishes(buf: Buffer, pos: int, end: int, timestamp_us: int) -> tuple[
     one topic keep their order: a topic whose QoS changes begins another batch. The caller bounds both frames and
     batches by `end`.
     """
+    assert 0 <= pos <= end <= len(buf)
     groups: list[Group] = []
     latest: dict[bytes, int] = {}
     group = Group("", b"")
@@ -166,13 +157,11 @@ def _collect_run(buf: Buffer, at: int, end: int, group: Group) -> int:
 
 
 def _u32(data: Pointer, at: int) -> int:
+    if not cython.compiled:
+        return int.from_bytes(data[at : at + 4])
     a, b, c, d = data[at], data[at + 1], data[at + 2], data[at + 3]
     word: int = a << 24 | b << 16 | c << 8 | d
     return word
-
-
-def _u64(data: Pointer, at: int) -> int:
-    return _u32(data, at) << 32 | _u32(data, at + 4)
 
 
 def _belongs(data: Pointer, at: int, length: int, group: Group) -> bool:
@@ -268,84 +257,6 @@ def _reserved(group: Group, timestamp_us: int) -> Publish:
     return Publish(group.topic, group.prefix[0], group.count, record, tags)
 
 
-def scan_exchange(buf: Buffer, pos: int, end: int) -> tuple[int, int, bytes, list[tuple[int, int]]]:
-    """Gather the run of POLL and ACK frames from `pos` on that name the same subscription, which is not 0.
-
-    Returns the position of the first byte left alone, the subscription (0: there was no such frame), the POLLs'
-    correlation ids (u64 big-endian), and the acknowledged delivery ids as ranges (first, count) in order of arrival.
-    """
-    ranges: list[tuple[int, int]] = []
-    most = (end - pos) // _EXCHANGE_SIZE
-    if most <= 0:
-        return pos, 0, b"", ranges
-    if not cython.compiled:
-        return _collect_exchange(memoryview(buf)[pos : pos + most * _EXCHANGE_SIZE], pos)
-    first = acked = poll_size = 0
-    at = pos
-    data = cython.address(buf[0])
-    subscription = _u64(data, pos + 13)
-    polls = PyBytes_FromStringAndSize(cython.NULL, 8 * most)
-    poll_out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(polls))
-    while end - at >= _EXCHANGE_SIZE and subscription != 0:
-        if _u32(data, at) != _EXCHANGE_LENGTH or _u64(data, at + 13) != subscription:
-            break
-        if data[at + 4] == POLL:
-            memcpy(poll_out + poll_size, data + at + 5, 8)
-            poll_size += 8
-        elif data[at + 4] == ACK:
-            tag = _u64(data, at + 5)
-            if acked == 0 or tag < first or tag - first != acked:
-                if acked != 0:
-                    ranges.append((first, acked))
-                first = tag
-                acked = 0
-            acked += 1
-        else:
-            break
-        at += _EXCHANGE_SIZE
-    if acked != 0:
-        ranges.append((first, acked))
-    return at, subscription if at > pos else 0, polls[:poll_size], ranges
-
-
-def _collect_exchange(run: memoryview, pos: int) -> tuple[int, int, bytes, list[tuple[int, int]]]:
-    """The result of scan_exchange for the frames in `run`, which begins at `pos` (interpreted only)."""
-    expected = bytes(run[13:21])
-    polled: list[int] = []
-    acked: list[int] = []
-    if any(expected):
-        for head, tag, named in _EXCHANGE_FRAME.iter_unpack(run):
-            if named != expected:
-                break
-            if head == _POLL_HEAD:
-                polled.append(tag)
-            elif head == _ACK_HEAD:
-                acked.append(tag)
-            else:
-                break
-    taken = len(polled) + len(acked)
-    subscription = int.from_bytes(expected) if taken else 0
-    polls = struct.pack(f">{len(polled)}Q", *polled)
-    return pos + taken * _EXCHANGE_SIZE, subscription, polls, _merged(acked)
-
-
-def _merged(tags: list[int]) -> list[tuple[int, int]]:
-    """Neighbours that count up, as ranges (first, count)."""
-    if tags and tags == list(range(tags[0], tags[0] + len(tags))):
-        return [(tags[0], len(tags))]
-    ranges: list[tuple[int, int]] = []
-    first = following = -1
-    for tag in tags:
-        if tag != following:
-            if following != first:
-                ranges.append((first, following - first))
-            first = tag
-        following = tag + 1
-    if following != first:
-        ranges.append((first, following - first))
-    return ranges
-
-
 def encode_deliveries(
     buffer: Buffer, start: int, index: int, count: int, qos: int, first_tag: int, tags: bytes
 ) -> bytes:
@@ -358,10 +269,13 @@ def encode_deliveries(
     topic_at = start + _TOPIC_AT - _PART_AT
     ends_at = topic_at + ((topic_size + 7) & ~7)
     values_at = ends_at + ((4 * (_u32_le(data, start + 8) + 1) + 7) & ~7)
+    assert values_at <= len(buffer)
+    assert len(tags) in (0, 8 * count)
     if cython.compiled:
         tag_in = cython.cast(cython.p_uchar, PyBytes_AS_STRING(tags)) if tags else cython.NULL
         first = _u32_le(data, ends_at + 4 * index)
         last = _u32_le(data, ends_at + 4 * (index + count))
+        assert values_at + last <= len(buffer)
         frames: bytes = PyBytes_FromStringAndSize(cython.NULL, count * (16 + topic_size) + last - first)
         out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frames))
         for i in range(count):

@@ -10,7 +10,8 @@ from enum import Enum, auto
 from functools import partial
 from itertools import groupby
 
-from headrace.kernels.blipmq import COMPILED, encode_deliveries, scan_exchange, scan_publishes
+from headrace.kernels.blipmq import COMPILED, encode_deliveries, scan_publishes
+from headrace.kernels.blipmq_exchange import scan_exchange
 from headrace.model.batch import Buffer
 from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, Code, PeerProtocolError
