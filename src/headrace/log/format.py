@@ -61,14 +61,16 @@ class SegmentHeader(NamedTuple):
 
     def encode(self) -> bytes:
         """The 64 bytes at the head of the file."""
-        fields = (SEGMENT_MAGIC, SEGMENT_VERSION, self.generation, self.first, self.created_us)
-        checked = SEGMENT_HEADER.pack(*fields, 0)[:-4]
-        return SEGMENT_HEADER.pack(*fields, crc32(checked)).ljust(SEGMENT_HEADER_SIZE, b"\0")
+        return self._packed(self.identity).ljust(SEGMENT_HEADER_SIZE, b"\0")
 
     @property
     def identity(self) -> int:
-        """Tells this writing of the segment from any other, for what is derived from its bytes."""
-        return crc32(self.encode())
+        """The header's checksum: tells this writing of the segment from others, for what is derived from it."""
+        return crc32(self._packed(0)[:-4])
+
+    def _packed(self, crc: int) -> bytes:
+        version, generation = SEGMENT_VERSION, self.generation
+        return SEGMENT_HEADER.pack(SEGMENT_MAGIC, version, generation, self.first, self.created_us, crc)
 
 
 class BadHeader(ValueError):
