@@ -4,6 +4,7 @@ It learns from the log alone, record by record, and asserts that each record was
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -59,7 +60,7 @@ class Entry:
 
 @dataclass
 class ModelSubscription:
-    """Every message from its start on, by offset."""
+    """Every message from its start on, by offset and in order: delivery ids count them, whatever became of them."""
 
     id: int
     topic: str
@@ -68,16 +69,21 @@ class ModelSubscription:
     name: str
     start: int
     entries: dict[int, Entry] = field(default_factory=dict)
+    order: list[Entry] = field(default_factory=list)
     deliveries: int = 0
     nacks: int = 0
     cursor: int = 0
 
-    def by_delivery(self, delivery: int) -> Entry | None:
-        """Delivery ids count the messages from the start on, whatever became of them."""
-        return next((e for e in self.entries.values() if e.delivery == delivery), None)
+    def enter(self, message: ModelMessage) -> None:
+        entry = Entry(message, len(self.order) + 1)
+        self.entries[message.offset] = entry
+        self.order.append(entry)
 
-    def count(self, *states: State) -> int:
-        return sum(entry.state in states for entry in self.entries.values())
+    def by_delivery(self, delivery: int) -> Entry | None:
+        return self.order[delivery - 1] if 0 < delivery <= len(self.order) else None
+
+    def states(self) -> Counter[State]:
+        return Counter([entry.state for entry in self.order])
 
 
 class Model:
@@ -123,15 +129,15 @@ class Model:
 
     def expected_take(self, sub: ModelSubscription, limit: int, now: int, visible: int) -> int | None:
         """How many messages a take delivers, None where the limits make it hard to say."""
-        ready = [e for e in sub.entries.values() if self._is_ready(sub, e, now)]
+        ready = [e for e in sub.order if self._is_ready(sub, e, now)]
         if len(ready) >= limit:
             return limit
-        pending = [e for e in sub.entries.values() if e.state is State.PENDING and e.message.offset < visible]
+        pending = [e for e in sub.order if e.state is State.PENDING and e.message.offset < visible]
         if not sub.qos:
             pending = pending[-self.settings.qos0_pending_max :]
         fresh = [e for e in pending if e.message.due <= now < e.message.expires]
-        unsettled = sub.count(State.HELD, State.NACKED, State.DEFERRED)
-        if unsettled + limit >= self.settings.inflight_max:
+        states = sub.states()
+        if states[State.HELD] + states[State.NACKED] + states[State.DEFERRED] + limit >= self.settings.inflight_max:
             return None
         return min(limit, len(ready) + len(fresh))
 
@@ -158,10 +164,7 @@ class Model:
             self.topics.setdefault(batch.topic, []).append(message)
             for sub in self.subscriptions.values():
                 if sub.topic == batch.topic and message.offset >= sub.start:
-                    self._enter(sub, message)
-
-    def _enter(self, sub: ModelSubscription, message: ModelMessage) -> None:
-        sub.entries[message.offset] = Entry(message, len(sub.entries) + 1)
+                    sub.enter(message)
 
     def _happened(self, event: EventPart, copies: Batch | None) -> None:
         if event.event == Event.SUBSCRIBED:
@@ -191,12 +194,12 @@ class Model:
         self.subscriptions[sub.id] = sub
         for message in self.topics.get(sub.topic, []):
             if message.offset >= sub.start:
-                self._enter(sub, message)
+                sub.enter(message)
 
     def _entries(self, sub: ModelSubscription, event: EventPart, item: Range) -> list[Entry]:
         """The messages of a range; what retention drops at the cursor is named by count, not by place."""
         if event.event == Event.DROPPED and event.reason == "retention" and item.first >= sub.cursor:
-            entries = [e for e in sub.entries.values() if e.message.offset >= sub.cursor][: item.count]
+            entries = [e for e in sub.order if e.message.offset >= sub.cursor][: item.count]
             sub.cursor = max(item.first, entries[-1].message.offset + 1 if entries else 0)
             return entries
         entries = [sub.entries[item.first + index] for index in range(item.count)]
@@ -256,9 +259,7 @@ class Model:
 
     def _check_order(self, sub: ModelSubscription, entry: Entry) -> None:
         """A message is passed for the first time only after all earlier ones were."""
-        before = sub.entries.get(entry.message.offset - 1)
-        if before is None:
-            before = next((e for e in sub.entries.values() if e.delivery == entry.delivery - 1), None)
+        before = sub.by_delivery(entry.delivery - 1)
         assert before is None or before.state is not State.PENDING, "out of order"
 
     def _check_copies(self, sub: ModelSubscription, event: EventPart, entries: list[Entry], copies: Batch) -> None:

@@ -174,7 +174,7 @@ class World:
             assert info is not None
             if info.waiting_consumers:
                 assert not self.model.expected_take(sub, 1, self.now, self.log.durable_offset)
-            for entry in sub.entries.values():
+            for entry in sub.order:
                 overdue = entry.state is State.HELD and entry.due <= self.now
                 assert not overdue or self.model.attempts_left(sub.topic, entry)
 
@@ -198,7 +198,7 @@ class World:
         self.model.retire(offset)
         self._retired.append((len(self.log.records), offset))
         for sub in self.model.subscriptions.values():
-            assert not [e for e in sub.entries.values() if e.state in LIVE and e.message.offset < offset]
+            assert not [e for e in sub.order if e.state in LIVE and e.message.offset < offset]
 
     def restart(self) -> None:
         """Stop and start again: every way of recovery leads to the state before."""
@@ -231,22 +231,25 @@ class World:
 
     def check(self) -> None:
         """The broker counts what the model counts."""
-        assert {info.id for info in self.broker.subscriptions()} == set(self.model.subscriptions)
-        for info in self.broker.subscriptions():
+        infos = self.broker.subscriptions()
+        lowest = self.broker.needed_from()
+        visible = self.log.durable_offset
+        assert {info.id for info in infos} == set(self.model.subscriptions)
+        for info in infos:
             sub = self.model.subscriptions[info.id]
-            visible = self.log.durable_offset
-            pending = [e for e in sub.entries.values() if e.state is State.PENDING and e.message.offset < visible]
-            assert info.pending == len(pending)
-            assert info.in_flight == sub.count(State.HELD, State.NACKED)
-            assert info.deferred == sub.count(State.DEFERRED)
-            assert info.acked == sub.count(State.ACKED)
-            assert info.expired == sub.count(State.EXPIRED)
-            assert info.dead == sub.count(State.DEAD)
-            assert info.dropped == sub.count(State.DROPPED)
+            states = sub.states()
+            on_its_way = sum(e.message.offset >= visible for e in sub.order)
+            assert info.pending == states[State.PENDING] - on_its_way
+            assert info.in_flight == states[State.HELD] + states[State.NACKED]
+            assert info.deferred == states[State.DEFERRED]
+            assert info.acked == states[State.ACKED]
+            assert info.expired == states[State.EXPIRED]
+            assert info.dead == states[State.DEAD]
+            assert info.dropped == states[State.DROPPED]
             assert info.nacked == sub.nacks
             assert info.delivered == sub.deliveries
-            needed = [e.message.offset for e in sub.entries.values() if e.state in LIVE and e.message.offset < visible]
-            assert self.broker.needed_from() <= min(needed, default=FOREVER)
+            needed = next((e.message.offset for e in sub.order if e.state in LIVE), FOREVER)
+            assert needed >= visible or lowest <= needed
 
     def check_messages(self) -> None:
         """Every message stands where the model says, in every subscription."""
@@ -326,6 +329,7 @@ class World:
         index, state = self.saved or (0, b"")
         self.broker = Broker.restore(state, self.log, SETTINGS) if state else Broker(self.log, SETTINGS)
         replay(self.broker, self.log.records[index:])
+        self.broker.learn_topics(self.log.topics())
         if not self._retired:
             whole = Broker(self.log, SETTINGS)
             replay(whole, self.log.records)

@@ -4,7 +4,7 @@ Every call takes plain values and `now` (microseconds). What is to be remembered
 something out of `drain_ready`; the caller appends the one to the log and tells the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Self
 
@@ -244,8 +244,13 @@ class Broker:
         """Fold a recorded batch into the state. Only before the broker is used."""
         self._registry.topic(batch.topic).saw(batch)
 
+    def learn_topics(self, names: Iterable[str]) -> None:
+        """Count what is stored of these topics: those first published to while a snapshot was on its way."""
+        for name in names:
+            self._registry.topic(name)
+
     def snapshot(self) -> bytes:
-        """The state, everything drained so far included."""
+        """The state, everything drained so far included: it belongs to the offset the next record will get."""
         return snapshot.encode(self._registry)
 
     @classmethod
