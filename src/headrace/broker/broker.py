@@ -91,9 +91,18 @@ class Broker:
     # Deliveries
 
     def take(
-        self, subscription: int, limit: int, *, owner: str, consumer: Consumer | None = None, now: int
+        self,
+        subscription: int,
+        limit: int,
+        *,
+        owner: str,
+        consumer: Consumer | None = None,
+        size_max: int = NEVER,
+        now: int,
     ) -> list[Portion]:
         """Deliver up to `limit` messages: those due again first, then the next ones.
+
+        `size_max` bounds their bytes by the average of each batch; one message is delivered whatever its size.
 
         An unknown subscription, or somebody else's, has none. With a consumer the messages can be given back by
         `release`; without, only the retry timer takes them back.
@@ -102,7 +111,7 @@ class Broker:
         if sub is None or sub.owner != owner:
             return []
         sub.use(now)
-        portions = self._dispatch.take(sub, limit, consumer, now)
+        portions = self._dispatch.take(sub, limit, consumer, now, size_max)
         if sub.timers and sub.timers[0][0] < sub.wake_at:
             self._schedule(sub)
         if consumer is not None and portions:

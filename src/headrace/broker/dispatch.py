@@ -38,32 +38,43 @@ class Dispatch:
         self._qos0_pending_max = settings.qos0_pending_max
         self._warm: dict[int, Subscription] = {}
 
-    def take(self, sub: Subscription, limit: int, consumer: Consumer | None, now: int) -> list[Portion]:
-        """Up to `limit` messages: first those due again, then those the cursor comes to."""
+    def take(
+        self, sub: Subscription, limit: int, consumer: Consumer | None, now: int, size_max: int = NEVER
+    ) -> list[Portion]:
+        """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to."""
         portions: list[Portion] = []
         if sub.timers and sub.timers[0][0] <= now:
             self.ripen(sub, now)
         if sub.ready:
-            limit -= self._take_ready(sub, limit, consumer, now, portions)
+            limit -= self._take_ready(sub, limit, size_max, consumer, now, portions)
+            size_max -= sum(_size(portion.batch, portion.count) for portion in portions)
         if not sub.qos:
             self.trim(sub, now)
-        if limit > 0:
-            self._take_next(sub, limit, consumer, now, portions)
+        if limit > 0 and size_max > 0:
+            self._take_next(sub, limit, size_max, consumer, now, portions)
         return portions
 
     def _take_ready(
-        self, sub: Subscription, limit: int, consumer: Consumer | None, now: int, portions: list[Portion]
+        self,
+        sub: Subscription,
+        limit: int,
+        size_max: int,
+        consumer: Consumer | None,
+        now: int,
+        portions: list[Portion],
     ) -> int:
         taken = 0
-        while taken < limit and (run := sub.peek_ready()) is not None:
+        while taken < limit and size_max > 0 and (run := sub.peek_ready()) is not None:
             batch = self._batch_of(sub, run)
             if batch is None or sub.topic.expires(batch) <= now:
                 self._discard(sub, run, batch, now)
                 continue
-            if run.count > limit - taken:
-                run = sub.cut_front(run, limit - taken)
+            room = min(limit - taken, _fitting(batch, size_max))
+            if run.count > room:
+                run = sub.cut_front(run, room)
             else:
                 heappop(sub.ready)
+            size_max -= _size(batch, run.count)
             portions.append(Portion(batch, run.offset - batch.base, run.count, run.first, run.attempt + 1, sub.qos))
             taken += run.count
             item = Range(run.offset, run.count, run.attempt + 1)
@@ -76,19 +87,26 @@ class Dispatch:
         return taken
 
     def _take_next(
-        self, sub: Subscription, limit: int, consumer: Consumer | None, now: int, portions: list[Portion]
+        self,
+        sub: Subscription,
+        limit: int,
+        size_max: int,
+        consumer: Consumer | None,
+        now: int,
+        portions: list[Portion],
     ) -> None:
         room = min(limit, self._inflight_max - sub.in_flight)
         sub.blocked = room < limit
-        while room > 0:
+        while room > 0 and size_max > 0:
             batch = sub.batch
             if batch is None or sub.batch_expires <= now:
                 batch = self._seek(sub, now)
                 if batch is None:
                     break
             first = sub.cursor
-            count = min(room, batch.base + batch.count - first)
+            count = min(room, batch.base + batch.count - first, _fitting(batch, size_max))
             room -= count
+            size_max -= _size(batch, count)
             portions.append(Portion(batch, first - batch.base, count, sub.passed + 1, 1, sub.qos))
             if sub.qos and batch.qos:
                 sub.deliver(first, count, sub.topic.deadline(1, now), consumer)
@@ -233,3 +251,13 @@ class Dispatch:
         )  # fmt: skip
         self._journal.dead(sub.id, now, run.as_range(), reason, copy)
         sub.settle(run, Event.DEAD)
+
+
+def _size(batch: Batch, count: int) -> int:
+    """About how many bytes `count` messages of the batch have, at least one each."""
+    return count * (batch.values_size // batch.count + 1)
+
+
+def _fitting(batch: Batch, size: int) -> int:
+    """About how many messages of the batch fit, at least one."""
+    return size // (batch.values_size // batch.count + 1) or 1

@@ -86,8 +86,8 @@ class Batch:
         "size", "start", "timestamp_us", "topic", "topic_size", "values_size",
     )  # fmt: skip
 
-    base: int
     count: int
+    values_size: int
 
     def __init__(self, buffer: Buffer, start: int, base: int, topic: str | None = None) -> None:
         (

@@ -250,6 +250,7 @@ class Conversation:
             request.subscription,
             wanted,
             owner=self.identity.owner,
+            size_max=TAKE_BYTES_MAX,
             now=self._engine.clock.now(),
         )
         taken = 0

@@ -1,7 +1,8 @@
 """TCP: bytes in and out of conversations, with and without TLS.
 
 All connections share one receive arena: what a read brings is carried out before the next read begins, and what a
-session keeps it copies. Only the unfinished frame at the end of a read is a connection's own.
+session keeps it copies. Only the unfinished frame at the end of a read is a connection's own; a big one is received
+into mapped memory, which costs nothing until bytes really arrive.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from mmap import mmap
 from typing import cast
 
 from headrace.protocols.spec import Session
@@ -116,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._address = ""
         self._rest = b""
-        self._frame: bytearray | None = None
+        self._frame: mmap | None = None
         self._frame_filled = 0
         self._reading = True
         self._congested = False
@@ -224,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         stalled = self._conversation.stalled
         wanted = 0 if stalled else self._session.bytes_wanted(rest)
         if wanted > BIG_FRAME:
-            self._frame = bytearray(wanted)
+            self._frame = mmap(-1, wanted)
             self._frame[: len(rest)] = rest
             self._frame_filled = len(rest)
         else:
