@@ -12,6 +12,7 @@ from headrace.config import (
     Config,
     ConfigError,
     KeyEntry,
+    TopicSection,
     dev,
     environment_name,
     known_keys,
@@ -19,6 +20,8 @@ from headrace.config import (
     parse_address,
 )
 from headrace.log.settings import LogSettings, SyncMode, SyncPolicy
+
+ROOT = Path(__file__).resolve().parents[2]
 
 FULL = """
 data_dir = "/var/lib/headrace"
@@ -274,3 +277,45 @@ def test_an_address_that_parses_prints_as_it_was_read(text: str) -> None:
     except ValueError:
         return
     assert address is None or parse_address(str(address)) == address
+
+
+def shown(value: object) -> str:
+    """A default as the reference writes it."""
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if value in ("", ()):
+        return '`""`' if value == "" else "`[]`"
+    return f"`{value}`"
+
+
+def test_the_reference_in_the_docs_has_every_key_with_its_default() -> None:
+    rows = [
+        line.split(" | ") for line in (ROOT / "docs/operations.md").read_text().splitlines() if line.startswith("| `")
+    ]
+    documented = {row[0].strip("| `"): row[1].strip() for row in rows}
+    for key in known_keys():
+        name = ".".join(key)
+        if key[0] == "topics":
+            default = getattr(TopicSection(), key[2])
+            assert documented[name] == ("as `retry`" if default is None else shown(default))
+        else:
+            section = getattr(Config(), key[0])
+            assert documented[name] == shown(getattr(section, key[1]) if len(key) > 1 else section)
+
+
+def test_the_example_in_toml_is_the_default_and_names_every_key() -> None:
+    path = ROOT / "examples/headrace.toml"
+    assert load(path) == Config()
+    text = path.read_text()
+    assert not [key for key in known_keys() if f"{key[-1]} = " not in text]
+
+
+def test_the_example_in_yaml_can_be_used() -> None:
+    config = load(ROOT / "examples/headrace.yaml")
+    assert config.listen.addresses().keys() == {"blipmq", "http"}
+    assert config.topics["orders.new"].max_attempts == 5
+    entry = config.auth.api_keys[0]
+    assert isinstance(entry, KeyEntry)
+    assert len(entry.hash) == len("sha256:") + 32 + 1 + 64

@@ -1,6 +1,7 @@
 """Counters read at scrape time, and a label set that data cannot grow."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 from hypothesis import given
@@ -146,3 +147,11 @@ def test_a_histogram_counts_each_duration_below_every_bound_it_fits(durations: l
         assert label == ("+Inf" if bound == float("inf") else str(bound))
         assert below == sum(seconds <= bound for seconds in durations)
     assert histogram.total_s == sum(durations)
+
+
+def test_every_metric_of_ours_is_in_the_docs() -> None:
+    docs = (Path(__file__).resolve().parents[3] / "docs/operations.md").read_text()
+    text = Metrics(cast(Engine, StubEngine(StubBroker(counters()))), topics_max=1, kernels_compiled=True).exposition()
+    names = [line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE headrace_")]
+    assert len(names) > 20
+    assert not [name for name in names if f"`{name}`" not in docs]
