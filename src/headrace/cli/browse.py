@@ -1,0 +1,97 @@
+"""`headrace topics`, `subscriptions` and `peek`: what is in the broker, without consuming anything."""
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.api import segment
+from headrace.cli.completion import complete_topic
+from headrace.cli.output import Column, Output
+from headrace.cli.render import clipped, number, payload, unwrapped, when
+from headrace.cli.target import AsJson, Target, talks_to_broker
+
+PREVIEW = 120
+
+TOPIC_COLUMNS = (
+    Column(key="topic"),
+    Column(key="messages", right=True, show=number),
+    Column(key="first_offset", right=True),
+    Column(key="next_offset", right=True),
+    Column(key="subscriptions", right=True),
+    Column(key="pending", right=True, show=number),
+    Column(key="in_flight", right=True, show=number),
+    Column(key="dead", right=True, show=number),
+)
+SUBSCRIPTION_COLUMNS = (
+    Column(key="id", right=True),
+    Column(key="topic"),
+    Column(key="name"),
+    Column(key="qos", right=True),
+    Column(key="pending", right=True, show=number),
+    Column(key="in_flight", right=True, show=number),
+    Column(key="redelivered", right=True, show=number),
+    Column(key="dead", right=True, show=number),
+    Column(key="dropped", right=True, show=number),
+    Column(key="expired", right=True, show=number),
+)
+MESSAGE_COLUMNS = (
+    Column(key="offset", right=True),
+    Column(key="timestamp_us", title="time", show=when),
+    Column(key="protocol"),
+    Column(key="states", title="subscriptions", show=lambda states: states_text(states)),
+    Column(key="value", show=lambda value: clipped(payload(value), PREVIEW)),
+)
+
+
+@talks_to_broker
+def topics(
+    target: Target,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics: how much is in them and what waits."""
+    with target.api() as api:
+        found = api.get("/api/topics")["topics"]
+    Output(as_json=as_json).rows(TOPIC_COLUMNS, found, empty="No topics yet: a topic begins with its first message.")
+
+
+@talks_to_broker
+def subscriptions(
+    target: Target,
+    remove: Annotated[int | None, typer.Option(metavar="ID", min=1, help="Remove this subscription.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the subscriptions, or remove one together with its place in the topic."""
+    output = Output(as_json=as_json)
+    with target.api() as api:
+        if remove is not None:
+            api.request("DELETE", f"/api/subscriptions/{remove}")
+            output.document({"removed": remove}, [f"removed subscription {remove}"])
+            return
+        found = api.get("/api/subscriptions")["subscriptions"]
+    output.rows(SUBSCRIPTION_COLUMNS, found, empty="No subscriptions.")
+
+
+@talks_to_broker
+def peek(
+    target: Target,
+    topic: Annotated[str, typer.Argument(autocompletion=complete_topic, help="The topic to look into.")],
+    start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset to show.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show messages of a topic, and how far each subscription is with them, without consuming any."""
+    output = Output(as_json=as_json)
+    with target.api() as api:
+        found = api.pages(f"/api/topics/{segment(topic)}/messages", "messages", {"from": start}, limit=limit)
+        rows = found if as_json else [shown(message) for message in found]
+        output.rows(MESSAGE_COLUMNS, rows, empty=f"Nothing in {topic} from offset {start} on.")
+
+
+def shown(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of the API with its value as bytes, ready to print."""
+    return message | {"value": unwrapped(message.get("text"), message["value"])}
+
+
+def states_text(states: dict[str, str] | None) -> str:
+    """How far each subscription is with a message: `1 acked, 2 pending`."""
+    return ", ".join(f"{subscription} {state}" for subscription, state in (states or {}).items()) or "-"

@@ -1,0 +1,126 @@
+"""`headrace log verify|dump|repair`: a log directory read, and mended, without a broker."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.failure import Failure
+from headrace.cli.output import Column, Output, escaped, progress
+from headrace.cli.render import number, size, when
+from headrace.cli.target import AsJson
+
+if TYPE_CHECKING:
+    from headrace.log import Report
+
+app = typer.Typer(no_args_is_help=True, help="A log directory without a broker: check it, read it, mend it.")
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The broker's data directory, or the log inside it.")]
+
+COLUMNS = (
+    Column(key="segment", width=24),
+    Column(key="position", right=True, width=10),
+    Column(key="offset", right=True, width=10),
+    Column(key="span", right=True, width=6),
+    Column(key="kind", width=12),
+    Column(key="topic", width=20),
+    Column(key="timestamp_us", title="time", width=23, show=lambda us: when(us) if us else "-"),
+    Column(key="detail"),
+)
+
+
+@app.command()
+def verify(directory: Directory, as_json: AsJson = False) -> None:
+    """Check every record; exit code 1 if something that was once safe is missing, with the offsets."""
+    from headrace.cli.reading import WatchedDisk, log_size
+    from headrace.log import verify as verify_log
+
+    place = log_directory(directory)
+    with progress("verifying", log_size(place), unit="bytes") as meter:
+        report = verify_log(place, WatchedDisk(meter))
+    Output(as_json=as_json).document(asdict(report) | {"intact": report.intact}, described(report))
+    if not report.intact:
+        raise Failure(
+            f"the log in {place} is damaged: {lost(report)}",
+            f"`headrace log repair {directory}` keeps everything else; "
+            "`headrace serve --accept-damage` starts without repairing.",
+        )
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset.")] = 0,
+    end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=0, help="The offset to stop before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what is in the log, one line for each batch, event and hole."""
+    from headrace.log import OsDisk
+    from headrace.log import dump as dump_log
+
+    rows = dump_log(log_directory(directory), OsDisk(), offset=start, to=end)
+    Output(as_json=as_json).stream(COLUMNS, (row._asdict() for row in rows))
+
+
+@app.command()
+def repair(
+    directory: Directory,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mend a damaged log: every valid record stays, what is removed is kept aside."""
+    from headrace.cli.reading import WatchedDisk, locked, log_size
+    from headrace.log import repair as repair_log
+    from headrace.log import verify as verify_log
+
+    place = log_directory(directory)
+    output = Output(as_json=as_json)
+    with locked(place):
+        with progress("verifying", log_size(place), unit="bytes") as meter:
+            found = verify_log(place, WatchedDisk(meter))
+        if found.intact and not found.torn:
+            output.document(asdict(found) | {"intact": True}, ["nothing to repair", *described(found)])
+            return
+        if not yes:
+            output.note("\n".join(map(str, [*found.damage, *found.torn])))
+            typer.confirm(f"Repair the log in {place}?", abort=True, err=True)
+        with progress("repairing", log_size(place), unit="bytes") as meter:
+            report = repair_log(place, WatchedDisk(meter))
+    output.document(asdict(report) | {"intact": report.intact}, mended(report))
+
+
+def log_directory(directory: Path) -> Path:
+    """The log in a data directory, or the directory itself if it is one.
+
+    Raises Failure when there is no log.
+    """
+    for place in (directory / "log", directory):
+        if any(place.glob("*.seg")) or any(place.glob("*.snap")):
+            return place
+    raise Failure(f"there is no log in {directory}", "Give the broker's data directory.")
+
+
+def described(report: "Report") -> list[str]:
+    """What there is in a log, and what is missing."""
+    lines = [
+        f"{number(report.segments)} segments, {number(report.records)} records: {number(report.messages)} messages, "
+        f"{number(report.events)} events, {size(report.valid_bytes)}",
+        f"offsets {report.first_offset} to {report.next_offset} (not included)",
+    ]
+    lines += [f"[yellow]torn[/]    {escaped(str(torn))}" for torn in report.torn]
+    lines += [f"[bold red]damage[/]  {escaped(str(damage))}" for damage in report.damage]
+    return lines if report.damage else [*lines, "[green]intact[/]: nothing that was ever safe is missing"]
+
+
+def mended(report: "Report") -> list[str]:
+    """What a repair did."""
+    lines = [f"[yellow]removed[/]  {escaped(str(item))}" for item in (*report.damage, *report.torn)]
+    lines += [f"[cyan]kept in[/]  {escaped(name)}" for name in report.kept_aside]
+    return [*lines, f"[green]repaired[/]: the log goes on at offset {report.next_offset}"]
+
+
+def lost(report: "Report") -> str:
+    """The offsets that are gone."""
+    ranges = [f"{item.first} to {item.first + item.count - 1}" for item in report.damage if item.count]
+    return f"lost offsets {', '.join(ranges)}" if ranges else "no offsets are lost"

@@ -1,0 +1,28 @@
+"""`headrace serve`: the broker itself, in the foreground."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from headrace.cli.target import ConfigFile, DataDir
+
+
+def serve(
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="For trying out: loopback only, API key `dev-key`, HTTP without a key.")
+    ] = False,
+    accept_damage: Annotated[
+        bool, typer.Option("--accept-damage", help="Start although the log is damaged, without what was lost.")
+    ] = False,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C; prints where it listens, then `ready`."""
+    from headrace.cli.settings import load_config
+    from headrace.server.logs import setup
+    from headrace.server.node import run
+
+    setup()
+    read = partial(load_config, config, data_dir=data_dir, dev=dev)
+    raise typer.Exit(run(read(), accept_damage=accept_damage, reread=read))
