@@ -4,6 +4,7 @@ Knows how to read the log; asks the broker only whether there is still something
 """
 
 from collections.abc import Iterator
+from contextlib import aclosing
 
 import msgspec
 
@@ -62,14 +63,15 @@ async def trace(engine: Engine, message: Message) -> Life:
     unseen = _settled_in(engine, message)
     steps: list[Step] = []
     finished = False
-    async for record in walk.records():
-        for step in _steps(record, message):
-            steps.append(step)
-            if unseen is not None and step.ends(message.qos):
-                unseen.discard(step.subscription)
-                finished = not unseen
-        if finished:
-            break
+    async with aclosing(walk.records()) as records:
+        async for record in records:
+            for step in _steps(record, message):
+                steps.append(step)
+                if unseen is not None and step.ends(message.qos):
+                    unseen.discard(step.subscription)
+                    finished = not unseen
+            if finished:
+                break
     steps.extend(_redrives(engine.log, message, steps))
     view = message_view(message, value_max=VALUE_MAX)
     return Life(message=view, events=steps, complete=walk.complete or finished, walked_to=walk.position)
@@ -79,13 +81,13 @@ async def find_by_id(log: Log, message_id: str, start: int) -> tuple[Message | N
     """The first message with this publisher's id from an offset on, and how far was looked."""
     wanted = message_id.encode()
     walk = Walk(log, start, bytes_max=WALK_BYTES_MAX)
-    async for record in walk.records():
-        for part in record.parts():
-            if isinstance(part, Batch) and part.columns & Column.MESSAGE_ID and _mentions(part, wanted):
-                for index in range(part.count):
-                    message = part.message(index)
-                    if message.message_id == message_id:
-                        return message, walk.position
+    async with aclosing(walk.records()) as records:
+        async for record in records:
+            for part in record.parts():
+                if isinstance(part, Batch) and part.columns & Column.MESSAGE_ID and _mentions(part, wanted):
+                    for message in map(part.message, range(part.count)):
+                        if message.message_id == message_id:
+                            return message, walk.position
     return None, walk.position
 
 

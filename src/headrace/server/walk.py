@@ -5,7 +5,7 @@ work, and goes on from the offset it had reached, whatever was rolled or retired
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from time import perf_counter
 
 from headrace.log import Log, Record
@@ -28,7 +28,7 @@ class Walk:
         self._stop = stop
         self._left = bytes_max
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self) -> AsyncGenerator[Record, None]:
         """The records; the consumer must not await anything else while it holds one."""
         more = True
         while more:

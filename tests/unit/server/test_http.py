@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from headrace.log import Flush
 from headrace.model.batch import build_batch
 from headrace.model.errors import Code, StorageError
 from headrace.model.parts import RECORD_HEADER_SIZE
@@ -349,6 +350,49 @@ async def test_a_trace_finds_a_message_by_its_publishers_id(rig: Rig) -> None:
     assert (await rig.get("/api/trace/17", by="id"))["message"]["offset"] == 0
     for path in ("/api/trace/order-8", "/api/trace/17", f"/api/trace/{10**30}"):
         assert (await rig.http.get(path)).status_code == 404
+
+
+async def test_a_walk_that_costs_too_much_says_how_far_it_came(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        await rig.publish("orders", b"x" * 1000, message_ids=[f"id-{number}"])
+    rig.subscribe("orders")
+    monkeypatch.setattr("headrace.server.trace.WALK_BYTES_MAX", 5000)
+    life = await rig.get("/api/trace/2")
+    assert life["complete"] is False
+    assert 2 < life["walked_to"] < 20
+    reply = await rig.http.get("/api/trace/id-19")
+    assert (reply.status_code, "below offset" in reply.json()["error"]) == (404, True)
+    assert (await rig.get("/api/trace/id-19", **{"from": 17}))["message"]["offset"] == 19
+
+
+async def test_a_walk_lets_others_work_and_goes_on_where_it_was(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.server.walk.SLICE_S", 0.0)
+    await rig.publish("orders", b"1")
+    subscription = rig.subscribe("orders")
+    await rig.publish("other", b"noise")
+    rig.ack(subscription, rig.take(subscription)[0])
+    await rig.engine.drained()
+    life = await rig.get("/api/trace/0")
+    assert [step["event"] for step in life["events"]] == ["delivered", "acked"]
+
+
+async def test_a_redrive_the_disk_refuses_changes_nothing_and_may_be_tried_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (offset,) = await rig.bury("orders", b"bad")
+
+    def full(flush: Flush) -> None:
+        flush.error = StorageError("No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Flush, "run", full)
+        reply = await rig.redrive(offset)
+        assert (reply.status_code, "No space left" in reply.json()["error"]) == (503, True)
+        assert (await rig.http.get("/readyz")).status_code == 503
+    assert (await rig.get("/api/dead-letters"))["dead_letters"][0]["redriven"] is False
+    await rig.engine.drained()
+    assert (await rig.redrive(offset)).json()["redriven"] == 1
+    assert len((await rig.get("/api/topics/orders/messages"))["messages"]) == 2
 
 
 @pytest.mark.parametrize(
