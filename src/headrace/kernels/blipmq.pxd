@@ -10,6 +10,7 @@ cdef class Group:
     cdef bytes prefix
     cdef Py_ssize_t prefix_size
     cdef Py_ssize_t follower
+    cdef bint superseded
     cdef Py_ssize_t count
     cdef Py_ssize_t values_size
     cdef list tags

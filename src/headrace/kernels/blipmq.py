@@ -56,6 +56,7 @@ class Group:
         self.prefix = prefix
         self.prefix_size = len(prefix)
         self.follower = _NO_GROUP
+        self.superseded = False
         self.count = 0
         self.values_size = 0
         self.tags: list[int] = []
@@ -165,8 +166,8 @@ def _u32(data: Pointer, at: int) -> int:
 
 
 def _belongs(data: Pointer, at: int, length: int, group: Group) -> bool:
-    """Whether the PUBLISH frame at `at` has the QoS and topic of the group."""
-    if length < 9 + group.prefix_size:
+    """Whether the PUBLISH frame at `at` has the QoS and topic of the group, which is still its topic's latest."""
+    if group.superseded or length < 9 + group.prefix_size:
         return False
     if cython.compiled:
         return bool(memcmp(data + at + 13, PyBytes_AS_STRING(group.prefix), group.prefix_size) == 0)
@@ -186,6 +187,7 @@ def _find_group(data: Pointer, at: int, length: int, groups: list[Group], latest
         group = groups[number]
         if group.prefix == prefix:
             return number
+        group.superseded = True
     topic = topic_name(raw)
     if not topic:
         return _NO_GROUP
