@@ -86,8 +86,9 @@ class FaultDisk:
         self._failures.setdefault(operation, []).extend([error] * times)
 
     def heal(self) -> None:
-        """Forget failures that have not happened."""
+        """Forget failures and the crash that have not happened."""
         self._failures.clear()
+        self._crash_at = None
 
     def after_crash(self, survival: Survival, seed: int = 0) -> "FaultDisk":
         """The disk as found when the machine is up again."""

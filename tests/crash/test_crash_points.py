@@ -172,5 +172,3 @@ def goes_on(witness: Witness, disk: FaultDisk) -> None:
     witness.check()
     witness.recover(disk.after_crash(Survival.LOST))
     witness.check()
-
-

@@ -23,6 +23,7 @@ class Witness:
         self.visible: list[int] = []
         self.underway: list[tuple[int, bool]] = []
         self.refused: set[int] = set()
+        self.doubts: list[list[int]] = []
         self.damaged: set[int] = set()
         self.retired: set[int] = set()
         self._number = 0
@@ -53,11 +54,16 @@ class Witness:
         flush.run()
         flushed = self.log.end_flush(flush)
         if flushed.error is not None:
+            if flushed.in_doubt:
+                self.doubts.append([number for number, _ in self.underway])
+            else:
+                self.doubts.clear()
             self.refused |= {number for number, refusable in self.underway if refusable}
             self.underway = [(number, False) for number, refusable in self.underway if not refusable]
             return False
         self.visible += [number for number, _ in self.underway]
         self.underway = []
+        self.doubts = []
         return True
 
     def snapshot(self) -> None:
@@ -84,15 +90,24 @@ class Witness:
         found = [number for number, _ in found_in(self.log)]
         gone = self.damaged | self.retired
         promised = self.visible[: len(self.visible) - may_lose] if may_lose else self.visible
-        possible = self.visible + [number for number, _ in self.underway]
+        possible = self.visible + self._underway_on_disk(set(found))
         missing = [number for number in promised if number not in found and number not in gone]
         assert not missing, f"lost {missing}"
-        assert not self.refused & set(found), "refused and yet there"
+        assert not self.refused & set(found) - set(possible), "refused and yet there"
         reached = max((possible.index(number) for number in found), default=-1) + 1
         expected = [number for number in possible[:reached] if number in found or number not in gone]
         assert found == expected, "not a prefix of what was written, in order"
         self.visible = possible[: max(reached, len(promised))]
         self.underway = []
+        self.doubts = []
+
+    def _underway_on_disk(self, found: set[int]) -> list[int]:
+        """The records not yet visible of which some may be there: the last flush's, or earlier ones left in doubt."""
+        visible = set(self.visible)
+        for numbers in ([number for number, _ in self.underway], *self.doubts):
+            if found <= visible.union(numbers):
+                return numbers
+        return []
 
     def check(self) -> None:
         """Compare every way of reading with what was promised."""

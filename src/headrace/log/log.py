@@ -5,7 +5,7 @@ writing, and may run elsewhere, one at a time. The log knows records, batches an
 its business.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -31,11 +31,16 @@ _MICROSECONDS = 1_000_000
 
 
 class Flushed(NamedTuple):
-    """What a flush achieved: batches now visible, or why not and which publishes are refused for it."""
+    """What a flush achieved: batches now visible, or why not and which publishes are refused for it.
+
+    `in_doubt`: the disk would not even take back what it had written of the refused ones, so that they could be seen
+    after a crash, should one come before a flush succeeds.
+    """
 
     batches: list[Batch]
     error: StorageError | None = None
-    refused: list[bytearray] = []  # noqa: RUF012 - never changed
+    refused: Sequence[bytearray] = ()
+    in_doubt: bool = False
 
 
 class Log:
@@ -216,7 +221,7 @@ class Log:
         batches = self._reveal(flush)
         if flush.sync:
             self._all_synced()
-        elif self._settings.sync.mode is not SyncMode.NONE:
+        else:
             self._unsynced += flush.records
         return Flushed(batches)
 
@@ -372,7 +377,7 @@ class Log:
         self._records, self._refusable, self._pending_bytes = [], [], 0
         for record in kept:
             self.append(record, refusable=False)
-        return Flushed([], flush.error, refused)
+        return Flushed([], flush.error, refused, in_doubt=self._writer.broken)
 
     def _all_synced(self) -> None:
         self._synced = self._durable
