@@ -6,20 +6,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headrace.config import Config, load
+from headrace.log import Disk
 from headrace.server.node import Node
 
 KEY = "test-key"
 
 
 @asynccontextmanager
-async def broker(data_dir: Path | str | None = None, **overrides: object) -> AsyncIterator[Node]:
+async def broker(
+    data_dir: Path | str | None = None, *, disk: Disk | None = None, **overrides: object
+) -> AsyncIterator[Node]:
     """A running broker; `node.endpoints` says where, `KEY` is its API key.
 
-    Without `data_dir` the log lives in a temporary directory. `overrides` are configuration keys, dotted keys
-    as dictionaries: `broker(retry={"max_attempts": 1})`.
+    Without `data_dir` the log lives in a temporary directory. `disk` lets a test break the disk. `overrides` are
+    sections of the configuration: `broker(retry={"max_attempts": 1})`.
     """
     with TemporaryDirectory(prefix="headrace-") as scratch:
-        node = await Node.start(_config(data_dir or scratch, overrides))
+        node = await Node.start(_config(data_dir or scratch, overrides), disk=disk)
         try:
             yield node
         finally:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import signal
@@ -10,13 +9,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import uvloop
 
 from headrace.config import Address, Config, load
 from headrace.kernels import compiled
-from headrace.log import Log, LogDamaged, OsDisk
+from headrace.log import Disk, Log, LogDamaged, OsDisk
 from headrace.model.errors import HeadraceError
 from headrace.protocols.blipmq.session import BlipmqSession
 from headrace.server.auth import Keyring
@@ -35,40 +33,30 @@ SWITCH_INTERVAL_S = 0.0005
 log = logging.getLogger("headrace.node")
 
 
-class DataDirInUse(HeadraceError):
-    """Another broker has this data directory open."""
-
-
 class Node:
     """A running broker. Make one with `Node.start`, end it with `stop`."""
 
-    def __init__(self, config: Config, engine: Engine, lock: IO[str]) -> None:
+    def __init__(self, config: Config, engine: Engine) -> None:
         self.config = config
         self.engine = engine
         self.endpoints: dict[str, str] = {}
         self._keyring = Keyring.from_settings(config.auth.api_keys)
-        self._lock = lock
         self._listeners: list[TcpListener] = []
         self._http: HttpServer | None = None
         self._chores: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, config: Config, *, accept_damage: bool = False) -> "Node":
+    async def start(cls, config: Config, *, accept_damage: bool = False, disk: Disk | None = None) -> "Node":
         """Recover the log, open every listener, write endpoints.json.
 
-        Raises LogDamaged, DataDirInUse, ConfigError or OSError; nothing stays open then.
+        Raises LogDamaged, StorageError (the disk fails, or another broker has the directory), ConfigError or
+        OSError; nothing stays open then.
         """
         data_dir = Path(config.data_dir)
-        lock = _lock(data_dir)
-        try:
-            settings = config.log_settings()
-            stored = Log.open(data_dir / "log", OsDisk(), settings, accept_damage=accept_damage)
-            broker = recover_broker(stored, config.broker_settings())
-        except BaseException:
-            lock.close()
-            raise
-        engine = Engine(stored, broker, Clock(), Snapshots())
-        node = cls(config, engine, lock)
+        settings = config.log_settings()
+        stored = Log.open(data_dir / "log", disk or OsDisk(), settings, accept_damage=accept_damage)
+        engine = Engine(stored, recover_broker(stored, config.broker_settings()), Clock(), Snapshots())
+        node = cls(config, engine)
         try:
             await node._open_listeners()
         except BaseException:
@@ -94,7 +82,6 @@ class Node:
         if self._http is not None:
             await self._http.stop()
         await self.engine.close()
-        self._lock.close()
 
     def reload_keys(self, config: Config) -> None:
         """Take the API keys of a configuration read anew; connections that are in stay in."""
@@ -167,18 +154,6 @@ def _reload(node: Node, reread: Callable[[], Config]) -> None:
         node.reload_keys(reread())
     except HeadraceError as error:
         log.error("keys.reload_failed", extra={"cause": str(error)})
-
-
-def _lock(data_dir: Path) -> IO[str]:
-    """An exclusive lock on the data directory, held while the returned file is open."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    lock = (data_dir / "lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise DataDirInUse(f"{data_dir} is in use by another headrace; stop it or choose another --data-dir") from None
-    return lock
 
 
 def _url(scheme: str, address: Address) -> str:

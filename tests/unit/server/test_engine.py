@@ -1,0 +1,148 @@
+"""A disk that fails and recovers under a running broker: refused is refused, kept is kept, nobody waits for others."""
+
+import errno
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.log import OsDisk
+from headrace.log.disk import File
+from headrace.model.batch import Buffer
+from headrace.testing import broker
+from tests.harness.peer import NACK, publish
+from tests.harness.stream import connected
+
+
+class MoodyDisk(OsDisk):
+    """A real disk whose segment files fail on demand."""
+
+    def __init__(self) -> None:
+        self.write_error = 0
+        self.sync_error = 0
+
+    def create(self, path: Path) -> File:
+        return MoodyFile(super().create(path), self, path)
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        return MoodyFile(super().open(path, writable=writable), self, path)
+
+
+class MoodyFile:
+    """One file of a moody disk."""
+
+    def __init__(self, file: File, disk: MoodyDisk, path: Path) -> None:
+        self._file = file
+        self._disk = disk
+        self.pread = file.pread
+        self.truncate = file.truncate
+        self.size = file.size
+        self.close = file.close
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        if self._disk.write_error:
+            half = b"".join(map(bytes, buffers))
+            self._file.pwritev([half[: len(half) // 2]], position)
+            raise OSError(self._disk.write_error, os.strerror(self._disk.write_error))
+        return self._file.pwritev(buffers, position)
+
+    def fdatasync(self) -> None:
+        if self._disk.sync_error:
+            raise OSError(self._disk.sync_error, os.strerror(self._disk.sync_error))
+        self._file.fdatasync()
+
+
+@pytest.mark.parametrize("fault", ["write_error", "sync_error"])
+async def test_refused_publishes_are_named_and_the_log_goes_on_when_space_returns(fault: str, tmp_path: Path) -> None:
+    disk = MoodyDisk()
+    number = errno.ENOSPC if fault == "write_error" else errno.EIO
+    async with broker(tmp_path, disk=disk) as node, connected(node) as peer:
+        subscription = await peer.subscribe(b"demo")
+        peer.send(publish(b"demo", b"before"))
+        await peer.fence()
+        setattr(disk, fault, number)
+        peer.send(publish(b"demo", b"lost", 21) + publish(b"demo", b"lost too", 22))
+        refused = await peer.fence()
+        assert [(kind, tag, payload[:2]) for kind, tag, payload in refused] == [
+            (NACK, 21, struct.pack(">H", 500)),
+            (NACK, 22, struct.pack(">H", 500)),
+        ]
+        assert refused[0][2][4:].startswith(b"durable publish failed: ")
+        assert node.engine.log.failing is not None
+        setattr(disk, fault, 0)
+        peer.send(publish(b"demo", b"after"))
+        assert await peer.fence() == []
+        assert [value for _, value in await peer.take(subscription, 5)] == [b"before", b"after"]
+    async with broker(tmp_path) as node:
+        assert node.engine.log.report.damage == []
+        assert node.engine.log.count_from("demo", 0) == 2
+
+
+async def test_acks_made_while_the_disk_fails_are_kept_and_fenced_only_when_durable(tmp_path: Path) -> None:
+    disk = MoodyDisk()
+    async with broker(tmp_path, disk=disk) as node, connected(node) as peer, connected(node) as other:
+        subscription = await peer.subscribe(b"demo")
+        peer.send(publish(b"demo", b"one") + publish(b"demo", b"two"))
+        await peer.fence()
+        deliveries = await peer.take(subscription, 2)
+        disk.write_error = errno.ENOSPC
+        peer.ack(subscription, deliveries[0][0])
+        other.send(publish(b"demo", b"three", 31))
+        assert [(kind, tag) for kind, tag, _ in await other.fence()] == [(NACK, 31)], "its PONG waits for no stranger"
+        disk.write_error = 0
+        assert await peer.fence() == []
+    async with broker(tmp_path) as node, connected(node) as peer:
+        assert node.engine.broker.counters.acked == 1
+        again = await peer.subscribe(b"demo")
+        assert again == subscription, "handed back after a restart"
+
+
+async def test_qos_zero_is_dropped_silently_when_the_disk_refuses(tmp_path: Path) -> None:
+    disk = MoodyDisk()
+    async with broker(tmp_path, disk=disk) as node, connected(node) as peer:
+        disk.write_error = errno.ENOSPC
+        peer.send(publish(b"demo", b"lost", 1, qos=0))
+        assert await peer.fence() == []
+        assert node.engine.refused_total == 1
+        disk.write_error = 0
+
+
+async def test_state_after_a_restart_is_the_state_before(tmp_path: Path) -> None:
+    async with broker(tmp_path) as node, connected(node) as peer:
+        subscription = await peer.subscribe(b"demo")
+        peer.send(b"".join(publish(b"demo", b"%d" % n) for n in range(10)))
+        await peer.fence()
+        deliveries = await peer.take(subscription, 6)
+        peer.ack(subscription, *(tag for tag, _ in deliveries[:3]))
+        await peer.fence()
+        before = node.engine.broker.subscriptions()
+    async with broker(tmp_path) as node, connected(node) as peer:
+        after = node.engine.broker.subscriptions()
+        assert [(s.id, s.pending, s.in_flight, s.acked) for s in after] == [
+            (s.id, s.pending, s.in_flight, s.acked) for s in before
+        ]
+        values: set[bytes] = set()
+        while len(values) < 7:
+            values |= {value for _, value in await peer.take(subscription, 10)}
+        assert values == {b"%d" % n for n in range(3, 10)}
+
+
+async def test_an_internal_publish_returns_when_it_is_durable() -> None:
+    async with broker() as node, connected(node) as peer:
+        subscription = await peer.subscribe(b"demo")
+        await node.engine.publish_internal("demo", [b"inside"])
+        assert node.engine.log.durable_offset == node.engine.log.next_offset
+        assert [value for _, value in await peer.take(subscription, 1)] == [b"inside"]
+
+
+@pytest.mark.parametrize("sync", ["every_n:3", "interval_ms:1", "none"])
+async def test_other_policies_fence_after_the_write(sync: str, tmp_path: Path) -> None:
+    async with broker(tmp_path, log={"sync": sync}) as node, connected(node) as peer:
+        subscription = await peer.subscribe(b"demo")
+        peer.send(b"".join(publish(b"demo", b"%d" % n) for n in range(5)))
+        await peer.fence()
+        assert len(await peer.take(subscription, 5)) == 5
+    async with broker(tmp_path) as node:
+        assert node.engine.log.count_from("demo", 0) == 5
