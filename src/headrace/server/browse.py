@@ -16,7 +16,7 @@ from headrace.server.engine import Engine
 from headrace.server.shapes import MessageView, message_view
 from headrace.server.walk import Walk, messages_from
 
-WALK_BYTES_MAX = 64 << 20
+WALK_COST_MAX = 64 << 20
 SHOWN = {
     Status.PENDING: "pending",
     Status.DEFERRED: "delayed",
@@ -48,7 +48,7 @@ async def fates_of(log: Log, offsets: Sequence[int]) -> dict[tuple[int, int], Fa
     fates: dict[tuple[int, int], Fate] = {}
     if not offsets:
         return fates
-    async for record in Walk(log, offsets[0], bytes_max=WALK_BYTES_MAX).records():
+    async for record in Walk(log, offsets[0], cost_max=WALK_COST_MAX).records():
         for part in record.parts():
             if isinstance(part, Batch):
                 continue

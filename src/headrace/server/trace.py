@@ -19,7 +19,7 @@ from headrace.server.redrive import REDRIVEN_FROM, REDRIVEN_TOPIC, redriven_offs
 from headrace.server.shapes import MessageView, message_view
 from headrace.server.walk import Walk, messages_from
 
-WALK_BYTES_MAX = 1 << 30
+WALK_COST_MAX = 1 << 30
 VALUE_MAX = 1 << 20
 ENDINGS = frozenset({"acked", "expired", "dead", "dropped"})
 
@@ -59,7 +59,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
 async def trace(engine: Engine, message: Message) -> Life:
     """The life of this message, from the record that holds it to the end, or to where every subscription is done."""
-    walk = Walk(engine.log, message.offset, bytes_max=WALK_BYTES_MAX)
+    walk = Walk(engine.log, message.offset, cost_max=WALK_COST_MAX)
     unseen = _settled_in(engine, message)
     steps: list[Step] = []
     finished = False
@@ -80,7 +80,7 @@ async def trace(engine: Engine, message: Message) -> Life:
 async def find_by_id(log: Log, message_id: str, start: int) -> tuple[Message | None, int]:
     """The first message with this publisher's id from an offset on, and how far was looked."""
     wanted = message_id.encode()
-    walk = Walk(log, start, bytes_max=WALK_BYTES_MAX)
+    walk = Walk(log, start, cost_max=WALK_COST_MAX)
     async with aclosing(walk.records()) as records:
         async for record in records:
             for part in record.parts():

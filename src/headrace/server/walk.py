@@ -12,34 +12,34 @@ from headrace.log import Log, Record
 from headrace.model.batch import Batch, Message
 
 SLICE_S = 0.002
-END = 1 << 63
+RECORD_COST = 4096
 
 
 class Walk:
-    """One walk over the log's records, from `start` on, of bounded cost.
+    """One walk over the log's records, from `start` on, of bounded cost: bytes, and RECORD_COST for each record.
 
     `position` is the offset reached; `complete` says whether the end was reached before the budget was spent.
     """
 
-    def __init__(self, log: Log, start: int, *, stop: int = END, bytes_max: int) -> None:
+    def __init__(self, log: Log, start: int, *, cost_max: int) -> None:
         self.position = start
         self.complete = False
         self._log = log
-        self._stop = stop
-        self._left = bytes_max
+        self._left = cost_max
 
     async def records(self) -> AsyncGenerator[Record, None]:
         """The records; the consumer must not await anything else while it holds one."""
         more = True
         while more:
             more = False
-            began = perf_counter()
-            for record in self._log.iter_records(self.position, self._stop):
+            began = 0.0
+            for record in self._log.iter_records(self.position):
                 self.position = record.first + record.span
-                self._left -= record.end - record.start
+                self._left -= RECORD_COST + record.end - record.start
                 yield record
                 if self._left <= 0:
                     return
+                began = began or perf_counter()
                 if perf_counter() - began > SLICE_S:
                     more = True
                     break

@@ -356,7 +356,7 @@ async def test_a_walk_that_costs_too_much_says_how_far_it_came(rig: Rig, monkeyp
     for number in range(20):
         await rig.publish("orders", b"x" * 1000, message_ids=[f"id-{number}"])
     rig.subscribe("orders")
-    monkeypatch.setattr("headrace.server.trace.WALK_BYTES_MAX", 5000)
+    monkeypatch.setattr("headrace.server.trace.WALK_COST_MAX", 30_000)
     life = await rig.get("/api/trace/2")
     assert life["complete"] is False
     assert 2 < life["walked_to"] < 20
