@@ -9,21 +9,22 @@ from headrace.log.format import SEGMENT_HEADER_SIZE
 from tests.crash.faultdisk import Crash, FaultDisk, Survival
 from tests.crash.witness import DIRECTORY, Witness
 
-SETTINGS = LogSettings(segment_bytes=4096, retention_s=0, tail_cache_bytes=4000)
+SETTINGS = LogSettings(segment_bytes=4096, retention_s=0, tail_cache_bytes=4000, fill_bytes=1500)
 
 WHOLE = ("before", "after")
 WRITE = ("before", "torn", "after")
+OPERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "new-segment": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE, "unlink": WHOLE},
+    "segment": {"write": WRITE, "sync": WHOLE, "truncate": WHOLE, "unlink": WHOLE},
+    "index": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE, "unlink": WHOLE},
+    "snapshot": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE, "unlink": WHOLE},
+    "torn": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE},
+    "damaged": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE},
+    "directory": {"sync": WHOLE},
+}
 POINTS = {
     f"{kind}.{operation}.{moment}"
-    for kind, operations in {
-        "new-segment": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE, "unlink": WHOLE},
-        "segment": {"write": WRITE, "sync": WHOLE, "truncate": WHOLE, "unlink": WHOLE},
-        "index": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE, "unlink": WHOLE},
-        "snapshot": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE, "unlink": WHOLE},
-        "torn": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE},
-        "damaged": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE},
-        "directory": {"sync": WHOLE},
-    }.items()
+    for kind, operations in OPERATIONS.items()
     for operation, moments in operations.items()
     for moment in moments
 }

@@ -1,7 +1,6 @@
 """Random appends, flushes, disk errors, crashes and reopenings against a plain list, for every sync policy."""
 
 import errno
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,16 +33,19 @@ SEEDS = st.integers(0, 2**16)
 
 
 class FaultyLog(RuleBasedStateMachine):
-    """One log whose disk misbehaves; `policy` is set by the test."""
+    """One log whose disk misbehaves; the test sets its policy."""
 
     policy = SyncPolicy()
+    fill_bytes = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0
         self.promised = 0
         self.disk = FaultDisk()
-        self.settings = LogSettings(sync=self.policy, segment_bytes=4096, tail_cache_bytes=3000)
+        self.settings = LogSettings(
+            sync=self.policy, segment_bytes=4096, tail_cache_bytes=3000, fill_bytes=self.fill_bytes
+        )
         self.witness = Witness(self.disk, self.settings)
 
     @rule(count=st.integers(1, 12), size=st.sampled_from([10, 200]))
@@ -122,13 +124,18 @@ class FaultyLog(RuleBasedStateMachine):
         self.promised = len(witness.visible)
 
 
+@pytest.mark.parametrize("fill_bytes", [0, 1500])
 @pytest.mark.parametrize("policy", ["always", "every_n:20", "interval_ms:1", "none"])
-def test_the_log_keeps_its_promises(policy: str) -> None:
-    machine: Callable[[], RuleBasedStateMachine] = type("Machine", (FaultyLog,), {"policy": SyncPolicy.parse(policy)})
+def test_the_log_keeps_its_promises(policy: str, fill_bytes: int) -> None:
+    class Machine(FaultyLog):
+        pass
+
+    Machine.policy = SyncPolicy.parse(policy)
+    Machine.fill_bytes = fill_bytes
     run_state_machine_as_test(
-        machine,
+        Machine,
         settings=settings(
-            max_examples=60,
+            max_examples=40,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

@@ -11,7 +11,10 @@ from headrace.log.disk import Disk, File, write_atomically
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
 from headrace.log.index import Directory, read_directory
 from headrace.log.segment import Segment, segment_path
+from headrace.model.batch import Buffer
 from headrace.model.errors import StorageError
+
+FILL_AFTER_BYTES_MAX = 64 * 1024
 
 
 class Writer:
@@ -21,12 +24,14 @@ class Writer:
     whatever follows, can be trusted: a cut failed, a sync failed, or a new segment may or may not have got its name.
     """
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
+    def __init__(self, directory: Path, disk: Disk, fill_bytes: int) -> None:
         self.directory = directory
         self.disk = disk
         self.file: File | None = None
         self.position = 0
         self.broken = False
+        self._filled = 0
+        self._zeros = bytes(fill_bytes)
 
     def resume(self, segment: Segment) -> None:
         """Go on at the end of a recovered segment.
@@ -36,6 +41,7 @@ class Writer:
         self.file = self.disk.open(segment.path, writable=True)
         self.file.fdatasync()
         self.position = segment.size
+        self._filled = self.file.size()
 
     def sync(self) -> None:
         """Sync the file; after a failure it is never trusted again."""
@@ -47,14 +53,24 @@ class Writer:
             raise
 
     def append(self, buffers: Sequence[bytearray], size: int) -> None:
-        """Write at the end, or leave the end where it was."""
+        """Write at the end, or leave the end where it was.
+
+        Small writes that reach new ground fill some of it with zeros: syncing what does not grow the file is twice as
+        fast, so that the next ones gain more than this one pays.
+        """
         assert self.file is not None
+        end = self.position + size
+        filled = max(self._filled, end)
+        writes: list[Buffer] = [*buffers]
+        if end > self._filled and size <= FILL_AFTER_BYTES_MAX:
+            writes.append(self._zeros)
+            filled = end + len(self._zeros)
         try:
-            self.file.pwritev(buffers, self.position)
+            self.file.pwritev(writes, self.position)
         except OSError:
             self._retreat()
             raise
-        self.position += size
+        self.position, self._filled = end, filled
 
     def start_segment(self, header: SegmentHeader, carried: Sequence[bytearray]) -> Segment:
         """Begin a new segment holding the `carried` records; durable under its name before this returns."""
@@ -64,7 +80,7 @@ class Writer:
         file = self.disk.open(path, writable=True)
         self.close()
         self.file = file
-        self.position = SEGMENT_HEADER_SIZE + sum(map(len, carried))
+        self.position = self._filled = SEGMENT_HEADER_SIZE + sum(map(len, carried))
         self.broken = False
         return Segment(path, header, header.first, SEGMENT_HEADER_SIZE)
 
@@ -79,6 +95,7 @@ class Writer:
         assert self.file is not None
         try:
             self.file.truncate(self.position)
+            self._filled = self.position
             self.file.fdatasync()
         except OSError:
             self.broken = True

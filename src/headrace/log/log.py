@@ -60,7 +60,7 @@ class Log:
         self._segments = segments
         self._reader = Reader(disk)
         self._topics = Topics(self._reader, settings.tail_cache_bytes)
-        self._writer = Writer(directory, disk)
+        self._writer = Writer(directory, disk, settings.fill_bytes)
         for segment in segments:
             self._topics.add_segment(segment)
         if segments:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 MIB = 1 << 20
-_LEAST = {"segment_bytes": 4096, "retention_s": 0, "tail_cache_bytes": 0, "snapshot_bytes": 1}
+_LEAST = {"segment_bytes": 4096, "retention_s": 0, "tail_cache_bytes": 0, "snapshot_bytes": 1, "fill_bytes": 0}
 
 
 class SyncMode(Enum):
@@ -61,6 +61,7 @@ class LogSettings:
     retention_hard: bool = False
     tail_cache_bytes: int = 64 * MIB
     snapshot_bytes: int = 64 * MIB
+    fill_bytes: int = MIB
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
