@@ -50,6 +50,7 @@ def describe(directory: Path) -> dict[str, str]:
         "commit": _commit(),
         "processor": f"{_field('/proc/cpuinfo', 'model name')}, {os.cpu_count()} cores",
         "memory": f"{int(_field('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.0f} GiB",
+        "load average at the start": f"{os.getloadavg()[0]:.2f}",
         "kernel": f"{platform.system()} {platform.release()}",
         "file system": _file_system(directory),
         "Python": platform.python_version(),

@@ -1,6 +1,7 @@
 """Measures headrace and its peers on this machine and writes bench/results.md, results.json and results.png."""
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from bench.storage import measure_storage
 HERE = Path(__file__).resolve().parent
 SCRATCH = HERE / "out"
 OURS = "headrace"
+LOAD_AVERAGE_MAX = 0.7
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -141,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
+    if os.getloadavg()[0] > LOAD_AVERAGE_MAX:
+        print(f"this machine is busy (load average {os.getloadavg()[0]:.1f}): the figures will be too low")
     options.data_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data_dir) as scratch:
         bench = Bench(plan, variants, program, Path(scratch))

@@ -101,7 +101,7 @@ def sample_of(printed: dict[str, Any], broker_cpu_s: float, resident_peak_mib: f
     messages = max(printed["received"], printed["published"] + printed["backlog"], 1)
     delivered_rate = printed["received"] / printed["seconds"]
     return Sample(
-        published_rate=printed["published"] / printed["publish_s"],
+        published_rate=printed["published"] / printed["publish_s"] if printed["published"] else 0.0,
         published_alone_rate=printed["backlog"] / printed["backlog_s"] if printed["backlog"] else 0.0,
         delivered_rate=delivered_rate,
         delivered_mb_s=delivered_rate * printed["size"] / 1e6,
