@@ -8,6 +8,7 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from bench.plan import Figure
 from bench.results import Results, rate_text
@@ -78,8 +79,8 @@ def _latency_panel(results: Results, name: str, axes: Axes) -> None:
         axes.bar_label(bars, labels=[f"{label} {value:.2f} ms" for value in values], padding=3, fontsize=7)
     disk = results.disk.quantile(0.99) / 1e3
     if disk:
-        axes.axvline(disk, color="#444444", linestyle="--", linewidth=1)
-        axes.text(disk, len(variants) - 0.5, f" disk sync p99 {disk:.2f} ms", fontsize=7, color="#444444")
+        axes.axvline(disk, color="#444444", linestyle="--", linewidth=1, label=f"disk sync p99 {disk:.2f} ms")
+        axes.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1.0, 1.16), frameon=False)
     axes.set_yticks(range(len(variants)), [_title(results, variant) for variant in variants])
     axes.invert_yaxis()
     axes.set_xscale("log")
@@ -101,5 +102,6 @@ def _finish(axes: Axes, title: str, label: str) -> None:
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(label, fontsize=8)
     axes.tick_params(labelsize=9)
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", alpha=0.25)
