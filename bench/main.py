@@ -28,7 +28,7 @@ LOAD_AVERAGE_MAX = 0.7
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about a minute: fewer peers, one short run of each")
+    parser.add_argument("--quick", action="store_true", help="one to two minutes: fewer peers, one short run of each")
     parser.add_argument("--only", metavar="NAME", action="append", help="only scenarios whose name starts so")
     parser.add_argument("--variant", metavar="NAME", action="append", help="only these brokers, by name")
     parser.add_argument("--seconds", type=float, metavar="N", help="length of a run (2; 1 with --quick)")
