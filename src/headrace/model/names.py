@@ -3,7 +3,9 @@
 from headrace.model.errors import BrokerError, Code
 
 TOPIC_SIZE_MAX = 1024
+OWN_PREFIX = "$"
 DEAD_PREFIX = "$dead."
+REDRIVEN_TOPIC = "$redriven"
 
 
 def check_topic(name: str) -> str:
@@ -28,3 +30,8 @@ def dead_topic(topic: str) -> str:
 def is_dead_topic(topic: str) -> bool:
     """Whether a topic holds dead letters."""
     return topic.startswith(DEAD_PREFIX)
+
+
+def is_own_topic(topic: str) -> bool:
+    """Whether only the broker itself publishes to a topic."""
+    return topic.startswith(OWN_PREFIX)

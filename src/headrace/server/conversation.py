@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.model.errors import BrokerError, Code, PeerProtocolError, StorageError
+from headrace.model.names import is_own_topic
 from headrace.model.requests import (
     Ack,
     Authenticate,
@@ -176,7 +177,7 @@ class Conversation:
 
     def _publish(self, request: Publish) -> None:
         assert self.identity is not None
-        if not self.identity.may_publish(request.topic):
+        if is_own_topic(request.topic) or not self.identity.may_publish(request.topic):
             error = BrokerError(Code.FORBIDDEN, f"not allowed to publish to {request.topic}")
             self._session.publish_refused(request.tags, error)
             return

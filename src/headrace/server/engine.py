@@ -7,13 +7,10 @@ durable; events are never refused, only late). A reply that promises durability 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.broker import Broker
 from headrace.log import Flush, Log
-from headrace.model.batch import Headers, build_batch
-from headrace.model.batch import Protocol as Door
 from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish
@@ -55,6 +52,7 @@ class Engine:
         self._unsettled: list[tuple[Publish, Sender]] = []
         self._flushing: list[tuple[Publish, Sender]] = []
         self._flush_ticket = 0
+        self._flush_since_us = 0
         self._first_append_us = 0
         self._waiting: dict[Sender, None] = {}
         self._kicked = False
@@ -86,19 +84,14 @@ class Engine:
         """Call `sender.settled()` once, when a watermark moves next."""
         self._waiting[sender] = None
 
-    async def publish_internal(
-        self,
-        topic: str,
-        values: Sequence[bytes],
-        *,
-        headers: Sequence[Headers] | None = None,
-        door: Door = Door.INTERNAL,
-    ) -> None:
-        """Publish from inside the process and return when it is durable. Raises BrokerError(STORAGE) if refused."""
-        part = build_batch(topic, values, timestamp_us=self.clock.now(), headers=headers, protocol=door)
-        task = _TaskSender(self)
-        ticket = self.publish(Publish(topic, 1, len(values), bytearray(ROOM + part), b""), task)
-        await task.wait_for(ticket)
+    async def publish_durably(self, topic: str, payload: bytes, count: int) -> None:
+        """Append the parts of one record from inside the process and return when they are durable.
+
+        Raises BrokerError(STORAGE) when the log refused them.
+        """
+        waiter = _Waiter(self)
+        ticket = self.publish(Publish(topic, 1, count, bytearray(ROOM + payload), b""), waiter)
+        await waiter.until(ticket)
 
     def retire(self) -> None:
         """Let go of old segments that nobody needs any more."""
@@ -150,6 +143,7 @@ class Engine:
         if flush is not None:
             self._flushing, self._unsettled = self._unsettled, []
             self._flush_ticket = self._ticket
+            self._flush_since_us, self._first_append_us = self._first_append_us, 0
             self._committer.submit(flush)
         elif (job := self._chore()) is not None:
             self._committer.submit(job)
@@ -172,8 +166,8 @@ class Engine:
     def _flushed(self, flush: Flush, seconds: float) -> None:
         now = self.clock.now()
         self.sync_seconds.observe(seconds)
-        self.durable_seconds.observe((now - self._first_append_us) / 1e6)
-        self._first_append_us = 0
+        if self._flush_since_us:
+            self.durable_seconds.observe((now - self._flush_since_us) / 1e6)
         flushed = self.log.end_flush(flush)
         if flushed.error is None:
             self._flushing = []
@@ -225,7 +219,7 @@ class Engine:
         self._arm_timer()
 
 
-class _TaskSender:
+class _Waiter:
     """A coroutine waiting for its own publish."""
 
     def __init__(self, engine: Engine) -> None:
@@ -239,10 +233,10 @@ class _TaskSender:
     def settled(self) -> None:
         self._moved.set()
 
-    async def wait_for(self, ticket: int) -> None:
+    async def until(self, ticket: int) -> None:
         while self._engine.publishes_settled < ticket:
             self._moved.clear()
             self._engine.when_settled(self)
             await self._moved.wait()
         if self._cause is not None:
-            raise BrokerError(Code.STORAGE, str(self._cause))
+            raise BrokerError(Code.STORAGE, f"durable publish failed: {self._cause}")

@@ -17,6 +17,7 @@ from headrace.kernels import compiled
 from headrace.log import Disk, Log, LogDamaged, OsDisk
 from headrace.model.errors import HeadraceError
 from headrace.protocols.blipmq.session import BlipmqSession
+from headrace.server import logs
 from headrace.server.auth import Keyring
 from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
@@ -36,11 +37,11 @@ log = logging.getLogger("headrace.node")
 class Node:
     """A running broker. Make one with `Node.start`, end it with `stop`."""
 
-    def __init__(self, config: Config, engine: Engine) -> None:
+    def __init__(self, config: Config, engine: Engine, keyring: Keyring) -> None:
         self.config = config
         self.engine = engine
         self.endpoints: dict[str, str] = {}
-        self._keyring = Keyring.from_settings(config.auth.api_keys)
+        self._keyring = keyring
         self._listeners: list[TcpListener] = []
         self._http: HttpServer | None = None
         self._chores: list[asyncio.Task[None]] = []
@@ -52,11 +53,12 @@ class Node:
         Raises LogDamaged, StorageError (the disk fails, or another broker has the directory), ConfigError or
         OSError; nothing stays open then.
         """
+        keyring = Keyring.from_settings(config.auth.api_keys)
         data_dir = Path(config.data_dir)
         settings = config.log_settings()
         stored = Log.open(data_dir / "log", disk or OsDisk(), settings, accept_damage=accept_damage)
         engine = Engine(stored, recover_broker(stored, config.broker_settings()), Clock(), Snapshots())
-        node = cls(config, engine)
+        node = cls(config, engine, keyring)
         try:
             await node._open_listeners()
         except BaseException:
@@ -124,6 +126,7 @@ class Node:
 def run(config: Config, *, accept_damage: bool = False, reread: Callable[[], Config] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the API keys anew through `reread`. The process's exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    logs.setup()
     return uvloop.run(_serve(config, accept_damage, reread or load))
 
 

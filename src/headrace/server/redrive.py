@@ -18,16 +18,13 @@ import msgspec
 from headrace.broker.deadletters import ATTEMPTS, ORIGIN_OFFSET, ORIGIN_SUBSCRIPTION, ORIGIN_TOPIC, REASON
 from headrace.log import Log
 from headrace.model.batch import Message, build_batch
-from headrace.model.errors import BrokerError, Code, StorageError
-from headrace.model.names import check_topic, dead_topic, is_dead_topic
-from headrace.model.parts import RECORD_HEADER_SIZE
-from headrace.model.requests import Publish
+from headrace.model.errors import BrokerError, Code
+from headrace.model.names import REDRIVEN_TOPIC, check_topic, dead_topic, is_dead_topic
 from headrace.server.auth import Identity
 from headrace.server.engine import Engine
 from headrace.server.shapes import DeadLetter, dead_letter, origin_topic
 from headrace.server.walk import find_message, messages_from
 
-REDRIVEN_TOPIC = "$redriven"
 REDRIVEN_FROM = "headrace-redriven-from"
 OFFSETS_MAX = 1000
 RECORD_BYTES_MAX = 8 << 20
@@ -112,11 +109,8 @@ class Redrive:
         return message, target
 
     async def _publish(self, chunk: Sequence[tuple[Message, str]]) -> None:
-        engine = self._engine
-        record = bytearray(RECORD_HEADER_SIZE) + redrive_parts(chunk, engine.clock.now())
-        waiter = _Waiter(engine)
-        ticket = engine.publish(Publish(REDRIVEN_TOPIC, 1, len(chunk), record, b""), waiter)
-        await waiter.until(ticket)
+        payload = redrive_parts(chunk, self._engine.clock.now())
+        await self._engine.publish_durably(REDRIVEN_TOPIC, payload, len(chunk))
 
 
 def redrive_parts(chunk: Iterable[tuple[Message, str]], now: int) -> bytes:
@@ -168,29 +162,3 @@ def _chunks(chosen: Iterable[tuple[Message, str]]) -> Iterator[list[tuple[Messag
         size += len(message.value)
     if chunk:
         yield chunk
-
-
-class _Waiter:
-    """A coroutine waiting for its own publish."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._moved = asyncio.Event()
-        self._cause: StorageError | None = None
-
-    def publish_refused(self, request: Publish, cause: StorageError) -> None:
-        """Engine's call: the log would not take it."""
-        self._cause = cause
-
-    def settled(self) -> None:
-        """Engine's call: a watermark moved."""
-        self._moved.set()
-
-    async def until(self, ticket: int) -> None:
-        """Return when the publish is durable. Raises BrokerError(STORAGE) when it was refused."""
-        while self._engine.publishes_settled < ticket:
-            self._moved.clear()
-            self._engine.when_settled(self)
-            await self._moved.wait()
-        if self._cause is not None:
-            raise BrokerError(Code.STORAGE, f"durable publish failed: {self._cause}")

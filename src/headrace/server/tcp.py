@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         transport.set_write_buffer_limits(high=limits.write_buffer_max)
         self._auth_deadline = self._abort_in(limits.auth_timeout_s, "not authenticated in time")
-        log.info("tcp.opened", extra={"session": self.name, "peer": self._address})
+        log.debug("tcp.opened", extra={"session": self.name, "peer": self._address})
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for the next read: behind the unfinished frame."""
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
                 deadline.cancel()
         self._conversation.closed()
         self._listener.dismiss(self, self._address)
-        log.info("tcp.closed", extra={"session": self.name, "cause": str(exc or "")})
+        log.debug("tcp.closed", extra={"session": self.name, "cause": str(exc or "")})
 
     def pause_writing(self) -> None:
         """The peer is behind with reading: stall until it caught up, drop it if it never does."""

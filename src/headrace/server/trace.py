@@ -13,9 +13,9 @@ from headrace.broker.views import Status
 from headrace.log import Log, Record
 from headrace.model.batch import Batch, Column, Message
 from headrace.model.events import Event, EventPart
-from headrace.model.names import is_dead_topic
+from headrace.model.names import REDRIVEN_TOPIC, is_dead_topic
 from headrace.server.engine import Engine
-from headrace.server.redrive import REDRIVEN_FROM, REDRIVEN_TOPIC, redriven_offsets
+from headrace.server.redrive import REDRIVEN_FROM, redriven_offsets
 from headrace.server.shapes import MessageView, message_view
 from headrace.server.walk import Walk, messages_from
 

@@ -67,7 +67,8 @@ async def test_a_message_of_sixteen_mebibytes_passes_through() -> None:
 
 
 async def test_publishes_wait_while_the_log_is_behind() -> None:
-    async with broker(limits={"pending_bytes_max": 1 << 20}, retry={"ack_wait_ms": 60_000}) as node, connected(node) as peer:
+    limits, retry = {"pending_bytes_max": 1 << 20}, {"ack_wait_ms": 60_000}
+    async with broker(limits=limits, retry=retry) as node, connected(node) as peer:
         subscription = await peer.subscribe(b"much")
         for _ in range(64):
             peer.send(publish(b"much", bytes(256 << 10)))
@@ -94,3 +95,9 @@ async def test_scopes_are_held_for_topics() -> None:
         assert [(kind, tag, payload[:2]) for kind, tag, payload in refused] == [(NACK, 5, struct.pack(">H", 401))]
         peer.send(frame(4, 6, b"\x00\x06secret\x01"))
         assert (await peer.read())[:2] == (NACK, 6)
+
+
+async def test_only_the_broker_publishes_to_its_own_topics() -> None:
+    async with broker() as node, connected(node) as peer:
+        peer.send(publish(b"$dead.demo", b"x", 4) + publish(b"$redriven", b"x", 5))
+        assert [(kind, tag) for kind, tag, _ in await peer.fence()] == [(NACK, 4), (NACK, 5)]

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.log import OsDisk
 from headrace.log.disk import File
-from headrace.model.batch import Buffer
+from headrace.model.batch import Buffer, build_batch
 from headrace.testing import broker
 from tests.harness.peer import NACK, publish
 from tests.harness.stream import connected
@@ -132,7 +132,8 @@ async def test_state_after_a_restart_is_the_state_before(tmp_path: Path) -> None
 async def test_an_internal_publish_returns_when_it_is_durable() -> None:
     async with broker() as node, connected(node) as peer:
         subscription = await peer.subscribe(b"demo")
-        await node.engine.publish_internal("demo", [b"inside"])
+        payload = build_batch("demo", [b"inside"], timestamp_us=1)
+        await node.engine.publish_durably("demo", payload, 1)
         assert node.engine.log.durable_offset == node.engine.log.next_offset
         assert [value for _, value in await peer.take(subscription, 1)] == [b"inside"]
 

@@ -12,11 +12,11 @@ import pytest
 from headrace.log import Flush
 from headrace.model.batch import build_batch
 from headrace.model.errors import Code, StorageError
+from headrace.model.names import REDRIVEN_TOPIC
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish, Start
 from headrace.server.engine import Engine
 from headrace.server.node import Node
-from headrace.server.redrive import REDRIVEN_TOPIC
 from headrace.server.replies import STATUS
 from headrace.testing import KEY, broker
 
