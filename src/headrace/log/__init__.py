@@ -2,8 +2,8 @@
 
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.dump import Row, dump
-from headrace.log.flush import Flush
-from headrace.log.log import Flushed, Log
+from headrace.log.flush import Flush, Flushed
+from headrace.log.log import Log
 from headrace.log.reader import Record
 from headrace.log.repair import repair
 from headrace.log.report import Damage, LogDamaged, Report, Torn

@@ -76,6 +76,7 @@ class OsFile:
         self._fd = fd
 
     def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
         data = os.pread(self._fd, size, position)
         while len(data) < size:
             more = os.pread(self._fd, size - len(data), position + len(data))
@@ -85,6 +86,7 @@ class OsFile:
         return data
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all buffers back to back, in as few calls as the system allows."""
         start = position
         for first in range(0, len(buffers), _BUFFERS_MAX):
             chunk = buffers[first : first + _BUFFERS_MAX]
@@ -101,12 +103,15 @@ class OsFile:
             written += os.pwrite(self._fd, rest[written:], position + written)
 
     def fdatasync(self) -> None:
+        """Return once everything written is on stable storage."""
         os.fdatasync(self._fd)
 
     def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
         os.ftruncate(self._fd, size)
 
     def size(self) -> int:
+        """The file's size."""
         return os.fstat(self._fd).st_size
 
     def lock(self) -> None:
@@ -114,6 +119,7 @@ class OsFile:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
+        """Close the descriptor, once."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -123,24 +129,31 @@ class OsDisk:
     """The file system of the operating system."""
 
     def create(self, path: Path) -> File:
+        """A new empty file, readable by the owner's group."""
         return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
 
     def open(self, path: Path, *, writable: bool = False) -> File:
+        """An existing file."""
         return OsFile(os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
 
     def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, replacing what had it."""
         source.replace(target)
 
     def unlink(self, path: Path) -> None:
+        """Remove a file."""
         path.unlink()
 
     def list(self, directory: Path) -> list[str]:
+        """The names in a directory."""
         return os.listdir(directory)  # noqa: PTH208 - names, not paths
 
     def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents unless they exist."""
         path.mkdir(parents=True, exist_ok=True)
 
     def sync_directory(self, path: Path) -> None:
+        """Return once the directory's names are on stable storage."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -148,6 +161,7 @@ class OsDisk:
             os.close(fd)
 
     def lock(self, path: Path) -> File:
+        """An exclusive flock, given up when the process ends."""
         file = OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
         try:
             file.lock()

@@ -6,12 +6,13 @@ can be called in any thread. It never raises: the outcome stays in the flush.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.log.disk import Disk, File, write_atomically
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
 from headrace.log.index import Directory, read_directory
 from headrace.log.segment import Segment, segment_path
-from headrace.model.batch import Buffer
+from headrace.model.batch import Batch, Buffer
 from headrace.model.errors import StorageError
 
 FILL_AFTER_BYTES_MAX = 64 * 1024
@@ -185,3 +186,16 @@ class Flush:
         except OSError:
             return None
         return read_directory(lambda size, position: data[position : position + size])[0]
+
+
+class Flushed(NamedTuple):
+    """What a flush achieved: batches now visible, or why not and which publishes are refused for it.
+
+    `in_doubt`: the disk would not even take back what it had written of the refused ones, so that they could be seen
+    after a crash, should one come before a flush succeeds.
+    """
+
+    batches: list[Batch]
+    error: StorageError | None = None
+    refused: Sequence[bytearray] = ()
+    in_doubt: bool = False

@@ -47,6 +47,7 @@ LOST_PART = struct.Struct("<IB3xQ")
 _ID_AND_SIZE = struct.Struct("<QI")
 _CHECKED_SIZE = _ID_AND_SIZE.size
 _COUNT = struct.Struct("<I")
+_BATCH_START = struct.Struct("<IB3xI")
 _TIMESTAMP = struct.Struct("<q")
 
 assert RECORD_HEADER_SIZE == _CHECKED_SIZE + 4
@@ -114,6 +115,10 @@ def record_intact(view: memoryview, at: int, end: int, crc: int) -> bool:
 
 def record_span(buffer: Buffer, start: int, end: int) -> int:
     """How many offsets the parts in `buffer[start:end]` take; 0 when they do not add up."""
+    if end - start >= HEADER_SIZE:
+        size, kind, count = _BATCH_START.unpack_from(buffer, start)
+        if size == end - start and kind == PART_BATCH:
+            return int(count)
     span = 0
     while end - start >= PART_HEAD.size:
         size, kind = PART_HEAD.unpack_from(buffer, start)

@@ -47,14 +47,13 @@ class Found(NamedTuple):
     buffer: bytes
     payload: int
     payload_end: int
-    marked: bool
 
 
 class Hopper:
     """Iterates over the valid records of `file` from `position` to `stop`, the first of which should be `expected`.
 
     Ends early at the record whose offset is `limit`: a later segment supersedes it. While and after iterating,
-    `position` and `expected` say how far it came, `holes` what it had to leap over, `synced` below which offset
+    `position` and `expected` say how far it came, `walked` how many bytes were valid, `holes` what it had to leap over, `synced` below which offset
     everything was synced by the word of the records themselves.
     """
 
@@ -62,6 +61,7 @@ class Hopper:
         self.position = position
         self.expected = expected
         self.synced = 0
+        self.walked = 0
         self.holes: list[Hole] = []
         self._file = file
         self._stop = stop
@@ -86,7 +86,7 @@ class Hopper:
         Returns how many bytes the next one needs when `data` ends inside it and it is the first, else 0.
         """
         view = memoryview(data)
-        unpack = RECORD_HEADER.unpack_from
+        unpack, new = RECORD_HEADER.unpack_from, tuple.__new__
         size_all = len(data)
         base = self.position
         at = 0
@@ -103,8 +103,9 @@ class Hopper:
             if sized & SYNCED_MARK:
                 self.synced = first
             self.position = base + end
+            self.walked += end - at
             self.expected = first + span
-            yield Found(base + at, end - at, first, span, data, payload, end, bool(sized & SYNCED_MARK))
+            yield new(Found, (base + at, end - at, first, span, data, payload, end))
             at = end
         return 0
 

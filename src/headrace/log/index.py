@@ -63,7 +63,7 @@ def encode_index(segment_map: SegmentMap, *, segment: int, first: int, end: int,
     blocks: list[bytes] = []
     at = 0
 
-    def add(entries: int, *columns: "array[int]") -> Block:
+    def _add(entries: int, *columns: "array[int]") -> Block:
         nonlocal at
         data = b"".join(column.tobytes() for column in columns)
         block = Block(at, entries, crc32(data))
@@ -71,9 +71,9 @@ def encode_index(segment_map: SegmentMap, *, segment: int, first: int, end: int,
         at += len(data)
         return block
 
-    sparse = add(len(segment_map.ids), segment_map.ids, segment_map.positions)
+    sparse = _add(len(segment_map.ids), segment_map.ids, segment_map.positions)
     topics = {
-        name: TopicEntry(e.bases[0], e.end, e.messages, add(len(e), e.positions, e.bases, e.sizes, e.counts))
+        name: TopicEntry(e.bases[0], e.end, e.messages, _add(len(e), e.positions, e.bases, e.sizes, e.counts))
         for name, e in segment_map.topics.items()
         if len(e)
     }
@@ -125,12 +125,12 @@ def read_map(data: bytes) -> tuple[Directory, SegmentMap]:
     Raises BadIndex when any of it fails its checks.
     """
 
-    def read(size: int, position: int) -> bytes:
+    def _read(size: int, position: int) -> bytes:
         return data[position : position + size]
 
-    directory, start = read_directory(read)
-    topics = {name: read_extents(read, start, entry) for name, entry in directory.topics.items()}
-    return directory, SegmentMap(topics, *read_sparse(read, start, directory))
+    directory, start = read_directory(_read)
+    topics = {name: read_extents(_read, start, entry) for name, entry in directory.topics.items()}
+    return directory, SegmentMap(topics, *read_sparse(_read, start, directory))
 
 
 def _read_columns(read: Read, start: int, block: Block, types: str) -> "list[array[int]]":

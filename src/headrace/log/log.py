@@ -5,14 +5,13 @@ writing, and may run elsewhere, one at a time. The log knows records, batches an
 its business.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.log.disk import Disk
 from headrace.log.extents import SegmentMap
-from headrace.log.flush import Flush, Writer
+from headrace.log.flush import Flush, Flushed, Writer
 from headrace.log.format import LOCK_NAME, SYNCED_MARK, part_timestamp, record_span, stamp
 from headrace.log.reader import Reader, Record
 from headrace.log.recovery import Recovered, recover
@@ -28,19 +27,6 @@ from headrace.model.errors import StorageError
 from headrace.model.parts import PART_HEAD, RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
 
 _MICROSECONDS = 1_000_000
-
-
-class Flushed(NamedTuple):
-    """What a flush achieved: batches now visible, or why not and which publishes are refused for it.
-
-    `in_doubt`: the disk would not even take back what it had written of the refused ones, so that they could be seen
-    after a crash, should one come before a flush succeeds.
-    """
-
-    batches: list[Batch]
-    error: StorageError | None = None
-    refused: Sequence[bytearray] = ()
-    in_doubt: bool = False
 
 
 class Log:
@@ -160,17 +146,9 @@ class Log:
         `record` is RECORD_HEADER_SIZE free bytes and then its parts, and belongs to the log from now on. `refusable`:
         it is a publish and is dropped when the disk fails; other records are kept, and then get new offsets.
         """
-        span = record_span(record, RECORD_HEADER_SIZE, len(record))
-        assert span, "a record has parts that add up"
-        first = self._next
-        stamp(record, first)
-        self._next = first + span
-        self._records.append(record)
-        self._refusable.append(refusable)
-        self._pending_bytes += len(record)
         self.appends_total += 1
         self.bytes_total += len(record)
-        return first
+        return self._queue(record, refusable=refusable)
 
     def begin_flush(self, now: int = 0, *, sync: bool = False) -> Flush | None:
         """Everything appended so far, ready to be run; None when there is nothing to do or a flush is under way.
@@ -302,6 +280,18 @@ class Log:
         self._reader.close()
         self._lock.close()
 
+    def _queue(self, record: bytearray, *, refusable: bool) -> int:
+        size = len(record)
+        span = record_span(record, RECORD_HEADER_SIZE, size)
+        assert span and not size % 8, "a record has parts that add up"  # noqa: PT018 - one thought
+        first = self._next
+        stamp(record, first)
+        self._next = first + span
+        self._records.append(record)
+        self._refusable.append(refusable)
+        self._pending_bytes += size
+        return first
+
     def _created_us(self) -> int:
         if self._records:
             return part_timestamp(self._records[0], RECORD_HEADER_SIZE)
@@ -376,7 +366,7 @@ class Log:
         self._next = self._durable
         self._records, self._refusable, self._pending_bytes = [], [], 0
         for record in kept:
-            self.append(record, refusable=False)
+            self._queue(record, refusable=False)
         return Flushed([], flush.error, refused, in_doubt=self._writer.broken)
 
     def _all_synced(self) -> None:

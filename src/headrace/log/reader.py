@@ -22,6 +22,7 @@ from headrace.model.parts import RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
 
 CACHE_BYTES = 16 << 20
 FILES_MAX = 32
+_OBJECT_BYTES = 1000
 
 
 class Record(NamedTuple):
@@ -38,6 +39,25 @@ class Record(NamedTuple):
         return iter_parts(self.buffer, self.start, self.end, self.first)
 
 
+class Stretch:
+    """The batches of one topic in one extent, in order."""
+
+    __slots__ = ("_bases", "batches")
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+        self._bases = [batch.base for batch in batches]
+
+    def at(self, offset: int) -> Batch | None:
+        """The batch that holds the offset, else the first after it, else None."""
+        number = bisect_right(self._bases, offset)
+        if number:
+            batch = self.batches[number - 1]
+            if offset < batch.base + batch.count:
+                return batch
+        return self.batches[number] if number < len(self.batches) else None
+
+
 T = TypeVar("T")
 
 
@@ -50,6 +70,7 @@ class _Cache(Generic[T]):
         self._entries: OrderedDict[tuple[object, ...], tuple[T, int]] = OrderedDict()
 
     def get(self, key: tuple[object, ...]) -> T | None:
+        """The value kept for this key."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -90,7 +111,7 @@ class Reader:
         self._files: _Cache[File] = _Cache(FILES_MAX)
         self._extents: _Cache[Extents] = _Cache(CACHE_BYTES)
         self._sparse: _Cache[tuple[array[int], array[int]]] = _Cache(CACHE_BYTES)
-        self._stretches: _Cache[list[Batch]] = _Cache(CACHE_BYTES)
+        self._stretches: _Cache[Stretch] = _Cache(CACHE_BYTES)
 
     def extents(self, segment: Segment, topic: str) -> Extents:
         """Where the topic lies in the segment; empty when it does not."""
@@ -109,20 +130,21 @@ class Reader:
             self._extents.put((segment.path, topic), extents, 24 * len(extents) + 500)
         return extents
 
-    def batches(self, segment: Segment, topic: str, extents: Extents, number: int) -> list[Batch]:
-        """The topic's batches in one extent, in order."""
+    def stretch(self, segment: Segment, topic: str, extents: Extents, number: int) -> Stretch:
+        """The topic's batches in the extent of this number."""
         position, size = extents.positions[number], extents.sizes[number]
         key = (segment.path, topic, position, size)
-        batches = self._stretches.get(key)
-        if batches is None:
+        stretch = self._stretches.get(key)
+        if stretch is None:
             batches = [
                 part
-                for record in self._stretch(segment, position, size, extents.bases[number])
+                for record in self._records_within(segment, position, size, extents.bases[number])
                 for part in record.parts()
                 if isinstance(part, Batch) and part.topic == topic
             ]
-            self._stretches.put(key, batches, size + 1000 * len(batches))
-        return batches
+            stretch = Stretch(batches)
+            self._stretches.put(key, stretch, size + _OBJECT_BYTES * len(batches))
+        return stretch
 
     def records(self, segment: Segment, offset: int) -> Iterator[Record]:
         """The segment's records from the one that holds `offset` on, also if it is retired meanwhile."""
@@ -159,7 +181,7 @@ class Reader:
         for file in self._files.values():
             file.close()
 
-    def _stretch(self, segment: Segment, position: int, size: int, base: int) -> list[Record]:
+    def _records_within(self, segment: Segment, position: int, size: int, base: int) -> list[Record]:
         """The valid records of a stretch that begins with the record that holds offset `base`."""
         file = self._file(segment)
         data = file.pread(size, position)
@@ -239,5 +261,6 @@ class _Bytes:
         self._position = position
 
     def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` of the bytes at a position in the file."""
         start = position - self._position
         return self._data[start : start + size]

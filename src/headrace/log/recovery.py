@@ -27,6 +27,7 @@ from headrace.log.index import BadIndex, read_map
 from headrace.log.report import Damage, Report, Torn
 from headrace.log.segment import (
     Segment,
+    Tally,
     load_directory,
     map_records,
     read_segment_header,
@@ -108,6 +109,7 @@ class _SegmentRecovery:
         self._write = write
 
     def run(self) -> Segment:
+        """The segment, walked as far as need be."""
         file = self._disk.open(self._path, writable=self._write and self._limit is None)
         try:
             segment = Segment(self._path, self._header(file), self._first, SEGMENT_HEADER_SIZE, SegmentMap())
@@ -154,7 +156,7 @@ class _SegmentRecovery:
         size = file.size()
         hopper = Hopper(file, SEGMENT_HEADER_SIZE, size, self._first, limit)
         assert segment.map is not None
-        map_records(hopper, segment.map)
+        self._count(hopper, map_records(hopper, segment.map))
         segment.size = hopper.position
         for hole in hopper.holes:
             self._damaged(hole, limit)
@@ -174,13 +176,14 @@ class _SegmentRecovery:
         synced = self._snapshot.synced if self._snapshot else 0
         hopper = self._resume(segment, file, size)
         assert segment.map is not None
-        map_records(hopper, segment.map)
+        tally = map_records(hopper, segment.map)
         synced = max(synced, hopper.synced)
         torn = next((hole for hole in hopper.holes if hole.first >= synced), None)
         if torn is not None and torn.lost is not None:
             segment.map = SegmentMap()
             hopper = Hopper(file, SEGMENT_HEADER_SIZE, torn.start, self._first)
-            map_records(hopper, segment.map)
+            tally = map_records(hopper, segment.map)
+        self._count(hopper, tally)
         segment.end, segment.size = hopper.expected, hopper.position
         for hole in hopper.holes:
             if hole is not torn:
@@ -200,6 +203,13 @@ class _SegmentRecovery:
                 segment.map = known
                 return Hopper(file, directory.size, size, directory.end)
         return Hopper(file, SEGMENT_HEADER_SIZE, size, self._first)
+
+    def _count(self, hopper: Hopper, tally: Tally) -> None:
+        self._report.records += tally.records
+        self._report.messages += tally.messages
+        self._report.events += tally.events
+        self._report.lost += tally.lost
+        self._report.valid_bytes += hopper.walked
 
     def _damaged(self, hole: Hole, end: int) -> None:
         lost = end - hole.first if hole.lost is None else hole.lost

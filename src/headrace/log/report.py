@@ -38,12 +38,17 @@ class Torn:
 
 @dataclass(slots=True)
 class Report:
-    """The state of a log directory."""
+    """The state of a log directory. The counts are of what was walked: everything by verify, the end by start-up.
+
+    `lost` are offsets that an earlier repair gave up; `superseded_bytes` follow a place where a disk error made the log
+    go on in a new segment.
+    """
 
     segments: int = 0
     records: int = 0
     messages: int = 0
     events: int = 0
+    lost: int = 0
     valid_bytes: int = 0
     superseded_bytes: int = 0
     first_offset: int = 0

@@ -6,6 +6,7 @@ The active segment has its map in memory; a sealed one has the directory of its 
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.log.disk import Disk, File, write_atomically
 from headrace.log.extents import Extents, SegmentMap
@@ -20,6 +21,7 @@ from headrace.log.format import (
 from headrace.log.hop import Hopper
 from headrace.log.index import BadIndex, Directory, encode_index, read_directory
 from headrace.model.batch import HEADER_SIZE, PART_BATCH
+from headrace.model.events import PART_EVENT
 
 _PART_START = struct.Struct("<IB3xIH")
 """Size, kind, and of a batch how many messages and how long a topic."""
@@ -69,11 +71,22 @@ def read_segment_header(file: File) -> SegmentHeader:
     return decode_segment_header(file.pread(SEGMENT_HEADER_SIZE, 0))
 
 
-def map_records(hopper: Hopper, segment_map: SegmentMap) -> None:
+class Tally(NamedTuple):
+    """What a walk met; `lost` are offsets that an earlier repair gave up."""
+
+    records: int
+    messages: int
+    events: int
+    lost: int
+
+
+def map_records(hopper: Hopper, segment_map: SegmentMap) -> Tally:
     """Walk to the end, noting in the map where everything is. Costs about a microsecond and a half for a record."""
     known: dict[bytes, Extents] = {}
+    records = messages = events = lost = 0
     for found in hopper:
-        position, size, base, _, buffer, start, end, _ = found
+        position, size, base, span, buffer, start, end = found
+        records += 1
         segment_map.note_record(position, base)
         while start < end:
             part_size, kind, count, topic_size = _PART_START.unpack_from(buffer, start)
@@ -84,9 +97,14 @@ def map_records(hopper: Hopper, segment_map: SegmentMap) -> None:
                     extents = known[name] = segment_map.extents_of(name.decode())
                 extents.add(position, size, base, count)
                 base += count
-            else:
+                messages += count
+            elif kind == PART_EVENT:
                 base += 1
+                events += 1
+            else:
+                lost += span
             start += part_size
+    return Tally(records, messages, events, lost)
 
 
 def load_directory(segment: Segment, disk: Disk) -> Directory:

@@ -14,7 +14,6 @@ _OBJECT_BYTES = 1000
 _COMPACT_FROM = 256
 
 _segment_end = attrgetter("end")
-_batch_end = attrgetter("end")
 
 
 class Topic:
@@ -154,7 +153,7 @@ class Topics:
         count = sum(extents.counts[number + 1 :])
         if offset <= extents.bases[number]:
             return count + extents.counts[number]
-        for batch in self._reader.batches(segment, name, extents, number):
+        for batch in self._reader.stretch(segment, name, extents, number).batches:
             count += min(batch.count, max(0, batch.end - offset))
         return count
 
@@ -164,10 +163,9 @@ class Topics:
             segment = topic.segments[number]
             extents = self._reader.extents(segment, name)
             for extent in range(extents.first_holding(offset), len(extents)):
-                batches = self._reader.batches(segment, name, extents, extent)
-                at = bisect_right(batches, offset, key=_batch_end)
-                if at < len(batches):
-                    return batches[at]
+                batch = self._reader.stretch(segment, name, extents, extent).at(offset)
+                if batch is not None:
+                    return batch
         return None
 
     @staticmethod
