@@ -30,7 +30,7 @@ COLUMNS = (
 
 def bench(
     message_size: Annotated[int, typer.Option("--size", min=STAMP_SIZE, help="Bytes in a message.")] = 100,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages, if that is sooner.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Stop after so long.")] = 5.0,
     sync: Annotated[
         str | None, typer.Option(help="Sync policy of the bench's own broker.", show_default="always")

@@ -7,22 +7,26 @@ import asyncio
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace.cli.connection import connected
 from headrace.cli.output import Meter, progress
 from headrace.cli.render import percentile
 from headrace.cli.target import Target
-from headrace.protocols.blipmq.client import BlipmqClient, Subscription
+from headrace.protocols.blipmq.client import BlipmqClient, ClientSettings, Subscription
 
 STAMP = struct.Struct("<d")
+BATCH = 1024
+OUTSTANDING_MAX = 2 * BATCH
 TAKE = 1024
-SAMPLE_EVERY = 16
+SAMPLE_EVERY = 8
 CALM_RATE = 1000
 CALM_SECONDS = 2.0
-CALM_STEP_S = 0.01
+CALM_BATCH = 10
+SUBSCRIBER = ClientSettings(prefetch=2 * TAKE, empty_wait_max_s=0.002)
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,9 @@ class Load:
     count: int | None
     seconds: float
 
-    def messages(self) -> Iterator[bytes]:
-        """Stamped messages until there are enough or the time is over."""
-        padding = bytes(self.message_size - STAMP.size)
-        end = time.perf_counter() + self.seconds
-        made = 0
-        while made != self.count:
-            now = time.perf_counter()
-            if self.count is None and now >= end:
-                return
-            made += 1
-            yield STAMP.pack(now) + padding
+    def batch(self, size: int) -> list[bytes]:
+        """Messages stamped with this moment."""
+        return [STAMP.pack(time.perf_counter()) + bytes(self.message_size - STAMP.size)] * size
 
 
 @dataclass(frozen=True)
@@ -74,78 +70,83 @@ class Receiver:
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._wanted: int | None = None
+        self._progress = asyncio.Condition()
         self.received = 0
         self.latencies: list[float] = []
 
-    def expect(self, count: int) -> None:
-        """So many were sent in all."""
-        self._wanted = count
+    async def reached(self, count: int) -> None:
+        """Wait until so many came in all."""
+        async with self._progress:
+            await self._progress.wait_for(lambda: self.received >= count)
 
     async def run(self, meter: Meter) -> None:
-        """Receive everything; returns with the last acknowledgement sent."""
-        while self._wanted is None or self.received < self._wanted:
-            deliveries = await self._subscription.take(TAKE, wait=False)
-            if not deliveries:
-                await asyncio.sleep(0)
-                continue
+        """Receive until cancelled."""
+        while True:
+            deliveries = await self._subscription.take(TAKE)
             now = time.perf_counter()
             for delivery in deliveries[::SAMPLE_EVERY]:
                 self.latencies.append(now - STAMP.unpack_from(delivery.message)[0])
             await self._subscription.ack(deliveries)
-            self.received += len(deliveries)
+            async with self._progress:
+                self.received += len(deliveries)
+                self._progress.notify_all()
             meter(self.received)
+
+
+Sender = Callable[[Load, Receiver], Awaitable[int]]
 
 
 async def run(target: Target, load: Load) -> list[Result]:
     """Both phases on one broker, in a topic of their own; the subscription is removed at the end."""
     topic = f"bench.{os.getpid()}"
-    async with connected(target) as publisher, connected(target) as subscriber:
+    async with connected(target) as publisher, connected(target, SUBSCRIBER) as subscriber:
         subscription = await subscriber.subscribe(topic)
         try:
             return [
-                await _phase("flat out", publisher, subscriber, subscription, topic, load),
-                await _phase(f"{CALM_RATE:,} a second", publisher, subscriber, subscription, topic, load, calm=True),
+                await _phase("flat out", load, partial(_flat_out, publisher, topic), subscriber, subscription),
+                await _phase(
+                    f"{CALM_RATE:,} a second", load, partial(_calm, publisher, topic), subscriber, subscription
+                ),
             ]
         finally:
             await subscriber.fence()
             await asyncio.to_thread(_remove, target, subscription.id)
 
 
-async def _phase(
-    name: str,
-    publisher: BlipmqClient,
-    subscriber: BlipmqClient,
-    subscription: Subscription,
-    topic: str,
-    load: Load,
-    *,
-    calm: bool = False,
-) -> Result:
+async def _phase(name: str, load: Load, send: Sender, subscriber: BlipmqClient, subscription: Subscription) -> Result:
+    """Send and receive everything; the time is until the last acknowledgement is durable."""
     receiver = Receiver(subscription)
     began = time.perf_counter()
-    with progress(name, None if calm else load.count, unit="messages") as meter:
+    with progress(name, load.count, unit="messages") as meter:
         receiving = asyncio.create_task(receiver.run(meter))
         try:
-            sent = await (_calm(publisher, topic, load) if calm else publisher.publish_many(topic, load.messages()))
-            receiver.expect(sent)
-            await receiving
+            sent = await send(load, receiver)
+            await receiver.reached(sent)
             await subscriber.fence()
         finally:
             receiving.cancel()
     return Result(name, sent, load.message_size, time.perf_counter() - began, sorted(receiver.latencies))
 
 
-async def _calm(publisher: BlipmqClient, topic: str, load: Load) -> int:
+async def _flat_out(publisher: BlipmqClient, topic: str, load: Load, receiver: Receiver) -> int:
+    """Publish as fast as the subscriber takes; never more than a few batches ahead of it."""
+    end = time.perf_counter() + load.seconds
+    sent = 0
+    while (load.count is None or sent < load.count) and time.perf_counter() < end:
+        size = BATCH if load.count is None else min(BATCH, load.count - sent)
+        sent += await publisher.publish_many(topic, load.batch(size))
+        await receiver.reached(sent - OUTSTANDING_MAX)
+    return sent
+
+
+async def _calm(publisher: BlipmqClient, topic: str, load: Load, receiver: Receiver) -> int:
     """Publish at the calm rate, in small steps, each durable before the next."""
     loop = asyncio.get_running_loop()
-    step = int(CALM_RATE * CALM_STEP_S)
-    part = Load(load.message_size, step, load.seconds)
     began = loop.time()
     sent = 0
     while sent < CALM_RATE * CALM_SECONDS:
         await asyncio.sleep(began + sent / CALM_RATE - loop.time())
-        sent += await publisher.publish_many(topic, part.messages())
+        sent += await publisher.publish_many(topic, load.batch(CALM_BATCH))
     return sent
 
 

@@ -2,13 +2,13 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.failure import Failure
 from headrace.cli.output import Column, Output, escaped, progress
-from headrace.cli.render import number, size, when
+from headrace.cli.render import number, when
 from headrace.cli.target import AsJson
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
     place = log_directory(directory)
     with progress("verifying", log_size(place), unit="bytes") as meter:
         report = verify_log(place, WatchedDisk(meter))
-    Output(as_json=as_json).document(asdict(report) | {"intact": report.intact}, described(report))
+    Output(as_json=as_json).document(as_row(report), described(report))
     if not report.intact:
         raise Failure(
             f"the log in {place} is damaged: {lost(report)}",
@@ -70,24 +70,24 @@ def repair(
     as_json: AsJson = False,
 ) -> None:
     """Mend a damaged log: every valid record stays, what is removed is kept aside."""
-    from headrace.cli.reading import WatchedDisk, locked, log_size
+    from headrace.cli.reading import WatchedDisk, check_closed, log_size
     from headrace.log import repair as repair_log
     from headrace.log import verify as verify_log
 
     place = log_directory(directory)
     output = Output(as_json=as_json)
-    with locked(place):
-        with progress("verifying", log_size(place), unit="bytes") as meter:
-            found = verify_log(place, WatchedDisk(meter))
-        if found.intact and not found.torn:
-            output.document(asdict(found) | {"intact": True}, ["nothing to repair", *described(found)])
-            return
-        if not yes:
-            output.note("\n".join(map(str, [*found.damage, *found.torn])))
-            typer.confirm(f"Repair the log in {place}?", abort=True, err=True)
-        with progress("repairing", log_size(place), unit="bytes") as meter:
-            report = repair_log(place, WatchedDisk(meter))
-    output.document(asdict(report) | {"intact": report.intact}, mended(report))
+    check_closed(place)
+    with progress("verifying", log_size(place), unit="bytes") as meter:
+        found = verify_log(place, WatchedDisk(meter))
+    if found.intact and not found.torn:
+        output.document(as_row(found), ["nothing to repair", *described(found)])
+        return
+    if not yes:
+        output.note("\n".join(map(str, [*found.damage, *found.torn])))
+        typer.confirm(f"Repair the log in {place}?", abort=True, err=True)
+    with progress("repairing", log_size(place), unit="bytes") as meter:
+        report = repair_log(place, WatchedDisk(meter))
+    output.document(as_row(report), mended(report))
 
 
 def log_directory(directory: Path) -> Path:
@@ -101,13 +101,22 @@ def log_directory(directory: Path) -> Path:
     raise Failure(f"there is no log in {directory}", "Give the broker's data directory.")
 
 
+def as_row(report: "Report") -> dict[str, Any]:
+    """The report for scripts."""
+    return {
+        "intact": report.intact,
+        "segments": report.segments,
+        "first_offset": report.first_offset,
+        "next_offset": report.next_offset,
+        "damage": [asdict(item) for item in report.damage],
+        "torn": [asdict(item) for item in report.torn],
+        "kept_aside": report.kept_aside,
+    }
+
+
 def described(report: "Report") -> list[str]:
     """What there is in a log, and what is missing."""
-    lines = [
-        f"{number(report.segments)} segments, {number(report.records)} records: {number(report.messages)} messages, "
-        f"{number(report.events)} events, {size(report.valid_bytes)}",
-        f"offsets {report.first_offset} to {report.next_offset} (not included)",
-    ]
+    lines = [f"{number(report.segments)} segments with offsets {report.first_offset} to {report.next_offset - 1}"]
     lines += [f"[yellow]torn[/]    {escaped(str(torn))}" for torn in report.torn]
     lines += [f"[bold red]damage[/]  {escaped(str(damage))}" for damage in report.damage]
     return lines if report.damage else [*lines, "[green]intact[/]: nothing that was ever safe is missing"]

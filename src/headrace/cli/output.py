@@ -185,10 +185,10 @@ def progress(what: str, total: int | None, *, unit: str = "") -> Iterator[Meter]
     with bar:
         task = bar.add_task(what, total=total)
 
-        def meter(done: int, /) -> None:
+        def _update(done: int, /) -> None:
             bar.update(task, completed=done)
 
-        yield meter
+        yield _update
 
 
 def report(failure: Failure) -> None:

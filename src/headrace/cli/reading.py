@@ -1,16 +1,12 @@
-"""Reading log files while somebody watches: a disk that counts what was read, and a lock against a running broker."""
+"""Reading log files while somebody watches: a disk that counts what was read, and a look whether a broker is there."""
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.cli.failure import Failure
 from headrace.cli.output import Meter
 from headrace.log import OsDisk
 from headrace.log.disk import File, OsFile
-
-LOCK_NAME = "lock"
+from headrace.log.format import LOCK_NAME
 
 
 class WatchedDisk(OsDisk):
@@ -45,6 +41,7 @@ class _WatchedFile:
         self.close = file.close
 
     def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes, counted."""
         data = self._pread(size, position)
         self._disk.count(len(data))
         return data
@@ -55,15 +52,10 @@ def log_size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*.seg"))
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep a broker from starting on this log meanwhile.
-
-    Raises Failure when one is running.
-    """
-    with (directory.parent / LOCK_NAME).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Failure(f"a broker is running on {directory}", "Stop it first: SIGTERM lets it drain.") from None
-        yield
+def check_closed(directory: Path) -> None:
+    """Raises Failure when a broker has the log in this directory open."""
+    disk = OsDisk()
+    try:
+        disk.lock(directory / LOCK_NAME).close()
+    except BlockingIOError:
+        raise Failure(f"a broker has the log in {directory} open", "Stop it first: SIGTERM lets it drain.") from None

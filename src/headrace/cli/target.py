@@ -160,16 +160,16 @@ def talks_to_broker(command: Callable[..., None]) -> Callable[..., None]:
     options = inspect.signature(find_broker).parameters
     own = [item for item in inspect.signature(command).parameters.values() if item.name != "target"]
 
-    def run(**given: object) -> None:
+    def _run(**given: object) -> None:
         chosen = {name: given.pop(name) for name in options}
         command(target=find_broker(**chosen), **given)  # type: ignore[arg-type]
 
-    run.__name__ = command.__name__
-    run.__doc__ = command.__doc__
+    _run.__name__ = command.__name__
+    _run.__doc__ = command.__doc__
     parameters = [*own, *options.values()]
-    run.__annotations__ = {item.name: item.annotation for item in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
+    _run.__annotations__ = {item.name: item.annotation for item in parameters}
+    _run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return _run
 
 
 def endpoints_of(directory: Path) -> dict[str, str]:

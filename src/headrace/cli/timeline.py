@@ -46,9 +46,10 @@ def _about(event: Mapping[str, Any]) -> str:
         parts.append(f"attempt {event['attempt']}")
     if event.get("reason"):
         parts.append(escaped(event["reason"]))
+    about = ", ".join(parts)
     if event.get("copy_offset") is not None:
-        parts.append(f"copy at offset {event['copy_offset']} of {escaped(event['copy_topic'])}")
-    return ", ".join(parts)
+        about += f" → {escaped(event['copy_topic'])}, offset {event['copy_offset']}"
+    return about
 
 
 def _step(clock: str, name: str, about: str, *, last: bool) -> str:
