@@ -190,6 +190,10 @@ class Conversation:
             self._session.refused(request.tag, error)
             return
         engine = self._engine
+        if engine.log.failing is not None:
+            error = BrokerError(Code.STORAGE, f"durable subscribe failed: {engine.log.failing}")
+            self._session.refused(request.tag, error)
+            return
         subscription = engine.broker.subscribe(
             request.topic,
             qos=request.qos,

@@ -6,6 +6,7 @@ durable; events are never refused, only late). A reply that promises durability 
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Protocol
 
@@ -99,20 +100,20 @@ class Engine:
             self._chores.append(removal)
             self._kick()
 
-    async def drained(self) -> None:
-        """Return when nothing waits for the disk any more."""
-        await self._idle.wait()
+    async def drained(self, timeout_s: float) -> None:
+        """Return when nothing waits for the disk any more, or when that takes too long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float) -> None:
         """Record what is left, sync it, write a snapshot and end the committer. Call once nobody publishes any more."""
         self.ready = False
         self.journal()
-        if self.log.failing is None:
-            await self.drained()
+        await self.drained(timeout_s)
         if self._timer:
             self._timer.cancel()
         self._committer.stop()
-        if self.log.failing is None:
+        if self._idle.is_set():
             self._final_snapshot()
         self.log.close()
 

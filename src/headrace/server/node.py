@@ -1,7 +1,6 @@
 """One broker process put together: recovery, listeners, signals, drain."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import signal
@@ -70,20 +69,19 @@ class Node:
         return node
 
     async def stop(self) -> None:
-        """Drain: no newcomers, everything appended is synced and answered, then close."""
+        """Drain: no newcomers, no new requests, what was asked for is synced and answered, then close."""
         self.engine.ready = False
+        timeout_s = self.config.limits.drain_timeout_s
         for listener in self._listeners:
-            listener.stop_accepting()
-        if self.engine.log.failing is None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.engine.drained(), self.config.limits.drain_timeout_s)
+            listener.stop_listening()
+        await self.engine.drained(timeout_s)
         for listener in self._listeners:
-            listener.close_connections()
+            await listener.close(timeout_s)
         for chore in self._chores:
             chore.cancel()
         if self._http is not None:
             await self._http.stop()
-        await self.engine.close()
+        await self.engine.close(timeout_s)
 
     def reload_keys(self, config: Config) -> None:
         """Take the API keys of a configuration read anew; connections that are in stay in."""

@@ -6,6 +6,7 @@ into mapped memory, which costs nothing until bytes really arrive.
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections import Counter
@@ -58,6 +59,9 @@ class TcpListener:
         self._ids = count(1)
         self._new_session = new_session
         self.half_open = tls is None
+        self.draining = False
+        self._deserted = asyncio.Event()
+        self._deserted.set()
         self._tls = tls
         self._server: asyncio.Server | None = None
 
@@ -71,15 +75,22 @@ class TcpListener:
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
 
-    def stop_accepting(self) -> None:
-        """Refuse newcomers; those who are in stay."""
+    def stop_listening(self) -> None:
+        """Refuse newcomers and read nothing more; what was asked for before is still answered."""
+        self.draining = True
         if self._server is not None:
             self._server.close()
+        for connection in self.connections:
+            connection.stop_reading()
 
-    def close_connections(self) -> None:
-        """Close every connection once what was promised to it has been sent."""
+    async def close(self, timeout_s: float) -> None:
+        """Close every connection once what was written to it is sent, or cut it off when that takes too long."""
         for connection in list(self.connections):
             connection.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), timeout_s)
+        for connection in list(self.connections):
+            connection.abort("does not read")
 
     def admit(self, connection: "Connection", address: str) -> bool:
         """Count a connection in, unless that would pass a limit."""
@@ -91,6 +102,7 @@ class TcpListener:
             return False
         self._per_address[address] += 1
         self.connections.add(connection)
+        self._deserted.clear()
         self.engine.connections += 1
         return True
 
@@ -102,6 +114,8 @@ class TcpListener:
             self._per_address[address] -= 1
             if not self._per_address[address]:
                 del self._per_address[address]
+            if not self.connections:
+                self._deserted.set()
 
     def _accept(self) -> asyncio.BaseProtocol:
         return Connection(self, f"{self.name}-{next(self._ids)}", self._new_session())
@@ -132,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._address = peer[0] if peer else ""
         limits = self._listener.limits
-        if not self._listener.admit(self, self._address):
+        if self._listener.draining or not self._listener.admit(self, self._address):
             log.warning(
                 "tcp.refused", extra={"session": self.name, "peer": self._address, "cause": "too many connections"}
             )
@@ -203,6 +217,10 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.close()
 
+    def stop_reading(self) -> None:
+        """Take no more requests."""
+        self._read(False)
+
     def proceed(self) -> None:
         """Present the rest again; read on unless the conversation stalled."""
         if self._ended and not self._conversation.busy:
@@ -235,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read(self, wanted: bool) -> None:
         assert self._transport is not None
+        wanted = wanted and not self._listener.draining
         if wanted is not self._reading:
             self._reading = wanted
             if wanted:
@@ -243,9 +262,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _abort_in(self, seconds: float, cause: str) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, self._abort, cause)
+        return asyncio.get_running_loop().call_later(seconds, self.abort, cause)
 
-    def _abort(self, cause: str) -> None:
+    def abort(self, cause: str) -> None:
+        """Cut the peer off."""
         assert self._transport is not None
         log.warning("tcp.aborted", extra={"session": self.name, "peer": self._address, "cause": cause})
         self._transport.abort()

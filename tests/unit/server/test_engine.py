@@ -12,7 +12,7 @@ from headrace.log import OsDisk
 from headrace.log.disk import File
 from headrace.model.batch import Buffer, build_batch
 from headrace.testing import broker
-from tests.harness.peer import NACK, publish
+from tests.harness.peer import NACK, SUBSCRIBE, frame, publish
 from tests.harness.stream import connected
 
 
@@ -71,6 +71,8 @@ async def test_refused_publishes_are_named_and_the_log_goes_on_when_space_return
         ]
         assert refused[0][2][4:].startswith(b"durable publish failed: ")
         assert node.engine.log.failing is not None
+        peer.send(frame(SUBSCRIBE, 23, b"\x00\x04demo\x01"))
+        assert [(kind, tag) for kind, tag, _ in await peer.fence()] == [(NACK, 23)]
         setattr(disk, fault, 0)
         peer.send(publish(b"demo", b"after"))
         assert await peer.fence() == []

@@ -35,7 +35,7 @@ class Rig:
         part = build_batch(topic, values, timestamp_us=self.engine.clock.now(), **columns)
         record = bytearray(RECORD_HEADER_SIZE) + part
         self.engine.publish(Publish(topic, 1, len(values), record, b""), _Deaf())
-        await self.engine.drained()
+        await self.engine.drained(10)
 
     def subscribe(self, topic: str, qos: int = 1) -> int:
         engine = self.engine
@@ -66,7 +66,7 @@ class Rig:
         subscription = self.subscribe(topic)
         for delivery in self.take(subscription):
             self.nack(subscription, delivery, "poison")
-        await self.engine.drained()
+        await self.engine.drained(10)
         return [letter["offset"] for letter in (await self.get("/api/dead-letters", topic=topic))["dead_letters"]]
 
     async def get(self, path: str, **query: Any) -> Any:
@@ -120,7 +120,7 @@ async def test_metrics_of_a_real_broker(rig: Rig) -> None:
     await rig.publish("orders", b"a", b"b")
     subscription = rig.subscribe("orders")
     rig.ack(subscription, rig.take(subscription)[0])
-    await rig.engine.drained()
+    await rig.engine.drained(10)
     text = (await rig.http.get("/metrics")).text
     for line in (
         "headrace_messages_published_total 2.0",
@@ -154,7 +154,7 @@ async def test_browsing_shows_every_message_and_its_state_and_consumes_nothing(r
     rig.take(first, 4)
     rig.ack(first, 1)
     rig.nack(first, 2)
-    await rig.engine.drained()
+    await rig.engine.drained(10)
     before = (await rig.get("/api/subscriptions"))["subscriptions"]
     found = (await rig.get("/api/topics/orders/messages"))["messages"]
     states = [message["states"][str(first)] for message in found]
@@ -170,7 +170,7 @@ async def test_a_message_not_due_yet_shows_as_delayed_and_a_qos0_delivery_as_del
     careful, careless = rig.subscribe("orders"), rig.subscribe("orders", qos=0)
     rig.take(careful)
     rig.take(careless)
-    await rig.engine.drained()
+    await rig.engine.drained(10)
     later, now = (await rig.get("/api/topics/orders/messages"))["messages"]
     assert later["states"] == {str(careful): "delayed", str(careless): "delayed"}
     assert now["states"] == {str(careful): "in flight, attempt 1", str(careless): "delivered"}
@@ -337,7 +337,7 @@ async def test_a_trace_tells_every_subscriptions_part(rig: Rig) -> None:
     for subscription in subscriptions:
         rig.take(subscription)
         rig.ack(subscription, 2)
-        await rig.engine.drained()
+        await rig.engine.drained(10)
     life = await rig.get("/api/trace/1")
     assert [(step["event"], step["subscription"]) for step in life["events"]] == [
         (event, subscription) for subscription in subscriptions for event in ("delivered", "acked")
@@ -371,7 +371,7 @@ async def test_a_walk_lets_others_work_and_goes_on_where_it_was(rig: Rig, monkey
     subscription = rig.subscribe("orders")
     await rig.publish("other", b"noise")
     rig.ack(subscription, rig.take(subscription)[0])
-    await rig.engine.drained()
+    await rig.engine.drained(10)
     life = await rig.get("/api/trace/0")
     assert [step["event"] for step in life["events"]] == ["delivered", "acked"]
 
@@ -390,7 +390,7 @@ async def test_a_redrive_the_disk_refuses_changes_nothing_and_may_be_tried_again
         assert (reply.status_code, "No space left" in reply.json()["error"]) == (503, True)
         assert (await rig.http.get("/readyz")).status_code == 503
     assert (await rig.get("/api/dead-letters"))["dead_letters"][0]["redriven"] is False
-    await rig.engine.drained()
+    await rig.engine.drained(10)
     assert (await rig.redrive(offset)).json()["redriven"] == 1
     assert len((await rig.get("/api/topics/orders/messages"))["messages"]) == 2
 
