@@ -56,6 +56,7 @@ class _Publication:
         self.refusals: list[tuple[int, int, str]] = []
 
     def settle(self) -> None:
+        """The fence has passed: every refusal there will be has come."""
         if self.settled.done():
             return
         if not self.refusals:

@@ -204,11 +204,11 @@ Handler = Callable[[BlipmqSession, Frame], Request | None]
 
 def _refusal(code: Code, text: str) -> Handler:
     """The handler of a frame that is never right in a state."""
+    return partial(_always_refuse, code, text)
 
-    def refuse(_: BlipmqSession, __: Frame) -> None:
-        raise BrokerError(code, text)
 
-    return refuse
+def _always_refuse(code: Code, text: str, _: BlipmqSession, __: Frame) -> None:
+    raise BrokerError(code, text)
 
 
 def _publish(_: BlipmqSession, frame: Frame) -> None:
