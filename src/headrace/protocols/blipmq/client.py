@@ -16,12 +16,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 from headrace.model.errors import HeadraceError
 from headrace.model.names import check_topic
-from headrace.protocols.blipmq.frames import PublishPayload
 from headrace.protocols.blipmq.link import ConnectionLost, Link, Refused
 from headrace.protocols.blipmq.publishing import Publishing, chunks
 
@@ -53,8 +52,7 @@ class ClientSettings:
     empty_wait_max_s: float = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One message handed to one subscription; unacknowledged, a QoS 1 delivery comes again."""
 
     subscription: "Subscription"
@@ -275,6 +273,6 @@ class Subscription:
         self._window = link.poll(self.id, self._window_size, self._arrive)
         self._window.add_done_callback(lambda _: self._news.set())
 
-    def _arrive(self, tag: int, payload: PublishPayload) -> None:
-        self._arrived.append(Delivery(self, tag, payload.topic, payload.message, payload.qos))
+    def _arrive(self, tag: int, topic: str, message: bytes, qos: int) -> None:
+        self._arrived.append(Delivery(self, tag, topic, message, qos))
         self._news.set()

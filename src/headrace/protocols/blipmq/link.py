@@ -5,16 +5,17 @@ PING, and what arrives before its PONG belongs to it. Correlation ids begin at 2
 """
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headrace.kernels.blipmq import encode_deliveries
-from headrace.model.batch import build_batch
+from headrace.kernels.blipmq import encode_deliveries, scan_publishes
+from headrace.model.batch import Batch, build_batch
 from headrace.model.errors import HeadraceError, PeerProtocolError
+from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.protocols.blipmq.frames import (
     Frame,
     FrameType,
-    PublishPayload,
     decode_frame,
     decode_nack,
     decode_publish,
@@ -29,7 +30,7 @@ from headrace.protocols.blipmq.frames import (
 
 FIRST_CORRELATION_ID = 1 << 63
 
-OnDelivery = Callable[[int, PublishPayload], None]
+OnDelivery = Callable[[int, str, bytes, int], None]
 
 
 class ConnectionLost(HeadraceError):
@@ -189,19 +190,40 @@ class Link(asyncio.Protocol):
         self._rest += data
         at, end = 0, len(self._rest)
         try:
-            while (frame := decode_frame(self._rest, at, end)) is not None:
+            while True:
+                at = self._take_deliveries(at, end)
+                frame = decode_frame(self._rest, at, end)
+                if frame is None:
+                    break
                 at = frame.end
                 self._dispatch(frame)
-        except (PeerProtocolError, HeadraceError) as error:
+        except HeadraceError as error:
             self._abort(str(error))
         del self._rest[:at]
 
+    def _take_deliveries(self, at: int, end: int) -> int:
+        """Hand out the run of deliveries at `at`; the position after it."""
+        at, runs = scan_publishes(self._rest, at, end, 0)
+        for run in runs:
+            batch = Batch(run.record, RECORD_HEADER_SIZE, 0, run.topic)
+            ends = struct.unpack_from(f"<{run.count + 1}I", run.record, batch.ends_start)
+            values = bytes(run.record[batch.values_start :])
+            tags = struct.unpack(f">{run.count}Q", run.tags)
+            for tag, first, last in zip(tags, ends, ends[1:], strict=False):
+                self._deliver(tag, run.topic, values[first:last], run.qos)
+        return at
+
+    def _deliver(self, tag: int, topic: str, message: bytes, qos: int) -> None:
+        if not self._windows:
+            raise PeerProtocolError("a delivery nobody asked for")
+        window = self._windows[0]
+        window.arrived += 1
+        window.on_delivery(tag, topic, message, qos)
+
     def _dispatch(self, frame: Frame) -> None:
         if frame.type is FrameType.PUBLISH:
-            if not self._windows:
-                raise PeerProtocolError("a delivery nobody asked for")
-            self._windows[0].arrived += 1
-            self._windows[0].on_delivery(frame.correlation_id, decode_publish(frame.payload))
+            qos, topic, message = decode_publish(frame.payload)
+            self._deliver(frame.correlation_id, topic, message, qos)
         elif frame.type is FrameType.PONG:
             self._pass_fence(frame.correlation_id)
         elif frame.type is FrameType.ACK:
@@ -209,8 +231,8 @@ class Link(asyncio.Protocol):
             if reply is not None and not reply.done():
                 reply.set_result(decode_subscription_id(FrameType.ACK, frame.payload))
         elif frame.type is FrameType.NACK:
-            code, message = decode_nack(frame.payload)
-            self._be_refused(frame.correlation_id, code, message)
+            code, text = decode_nack(frame.payload)
+            self._be_refused(frame.correlation_id, code, text)
         else:
             raise PeerProtocolError(f"{frame.type.name} from a broker")
 
