@@ -1,6 +1,7 @@
 """Compiles the kernels when a C compiler is there; without one the same sources run interpreted."""
 
 import os
+import warnings
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -18,18 +19,23 @@ DIRECTIVES = {
 
 
 def kernel_extensions() -> list[Extension]:
-    """One optional extension for each kernel, none when HEADRACE_PURE is set or Cython is missing."""
+    """One optional extension for each kernel; none when HEADRACE_PURE is set or Cython cannot do it."""
     if os.environ.get("HEADRACE_PURE") == "1":
         return []
     try:
         from Cython.Build import cythonize
+        from Cython.Compiler.Errors import CompileError
     except ImportError:
         return []
     extensions = [
         Extension(f"headrace.kernels.{path.stem}", [str(path)], optional=True, extra_compile_args=["-O3"])
         for path in KERNELS
     ]
-    built: list[Extension] = cythonize(extensions, compiler_directives=DIRECTIVES, build_dir="build/cython")
+    try:
+        built: list[Extension] = cythonize(extensions, compiler_directives=DIRECTIVES, build_dir="build/cython")
+    except CompileError as error:
+        warnings.warn(f"the kernels will run interpreted: {error}", stacklevel=1)
+        return []
     return built
 
 
