@@ -53,6 +53,13 @@ class Writer:
             self.broken = True
             raise
 
+    def finish(self) -> None:
+        """Leave a full segment whole: nothing behind its last record, everything synced."""
+        assert self.file is not None
+        self.file.truncate(self.position)
+        self._filled = self.position
+        self.sync()
+
     def append(self, buffers: Sequence[bytearray], size: int) -> None:
         """Write at the end, or leave the end where it was.
 
@@ -159,7 +166,7 @@ class Flush:
         elif writer.file is None:
             self.started.append(writer.start_segment(SegmentHeader(self._first, self._created_us), ()))
         elif self._full is not None:
-            writer.sync()
+            writer.finish()
             self.rolled = True
             self.started.append(writer.start_segment(SegmentHeader(self._first, self._created_us), ()))
             self.sealed = self._seal(self._full)

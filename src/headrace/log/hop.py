@@ -53,8 +53,8 @@ class Hopper:
     """Iterates over the valid records of `file` from `position` to `stop`, the first of which should be `expected`.
 
     Ends early at the record whose offset is `limit`: a later segment supersedes it. While and after iterating,
-    `position` and `expected` say how far it came, `walked` how many bytes were valid, `holes` what it had to leap over, `synced` below which offset
-    everything was synced by the word of the records themselves.
+    `position` and `expected` say how far it came, `walked` how many bytes were valid, `holes` what it had to leap over,
+    `synced` below which offset everything was synced by the word of the records themselves.
     """
 
     def __init__(self, file: Readable, position: int, stop: int, expected: int, limit: int | None = None) -> None:
