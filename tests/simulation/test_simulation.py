@@ -123,7 +123,7 @@ CHANCES: dict[Callable[[Life], None], int] = {
     Life.unsubscribe: 1,
     Life.take: 20,
     Life.exchange: 4,
-    Life.wait: 3,
+    Life.wait: 5,
     Life.settle: 24,
     Life.release: 2,
     Life.pass_time: 14,

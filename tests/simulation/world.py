@@ -105,12 +105,13 @@ class World:
         return ids
 
     def exchange(self, identity: int, limit: int, consumer: Hashable | None = None) -> None:
-        """Several steps at one moment, recorded together."""
+        """Several steps in quick succession, recorded together."""
         sub = self.model.subscriptions[identity]
         portions: list[Portion] = []
         for _ in range(3):
             taken = self.broker.take(identity, limit, owner=OWNER, consumer=consumer, now=self.now)
             portions += taken
+            self.now += 1000
             for portion in taken:
                 if sub.qos and portion.batch.qos and portion.count > 2:
                     first = portion.first_delivery
