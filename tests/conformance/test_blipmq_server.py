@@ -1,5 +1,6 @@
 """The same vectors against a real broker behind a real socket, all but those that need its clock or disk in hand."""
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,9 @@ class SocketPeer:
         self._open()
 
     def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        """A broker that has hung up meanwhile reads no more; `closed` tells."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(data)
 
     def receive(self, size: int) -> bytes:
         data = b""

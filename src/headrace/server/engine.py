@@ -229,12 +229,15 @@ class _Waiter:
         self._cause: StorageError | None = None
 
     def publish_refused(self, request: Publish, cause: StorageError) -> None:
+        """The log would not take it."""
         self._cause = cause
 
     def settled(self) -> None:
+        """A watermark moved."""
         self._moved.set()
 
     async def until(self, ticket: int) -> None:
+        """Return when the publish is durable. Raises BrokerError(STORAGE) when it was refused."""
         while self._engine.publishes_settled < ticket:
             self._moved.clear()
             self._engine.when_settled(self)
