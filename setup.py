@@ -28,14 +28,15 @@ def kernel_extensions() -> list[Extension]:
     except ImportError:
         return []
     extensions = [
-        Extension(f"headrace.kernels.{path.stem}", [str(path)], optional=True, extra_compile_args=["-O3"])
-        for path in KERNELS
+        Extension(f"headrace.kernels.{path.stem}", [str(path)], extra_compile_args=["-O3"]) for path in KERNELS
     ]
     try:
         built: list[Extension] = cythonize(extensions, compiler_directives=DIRECTIVES, build_dir="build/cython")
     except CompileError as error:
         warnings.warn(f"the kernels will run interpreted: {error}", stacklevel=1)
         return []
+    for extension in built:
+        extension.optional = True  # cythonize drops it
     return built
 
 
