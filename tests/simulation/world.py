@@ -40,6 +40,7 @@ class World:
         self.model = Model(SETTINGS)
         self.broker = Broker(self.log, SETTINGS)
         self.holders: dict[tuple[int, int], Hashable] = {}
+        self.waiting: dict[Hashable, set[int]] = {}
         self.used: dict[int, int] = {}
         self.unclaimed: list[int] = []
         self.saved: tuple[int, bytes] | None = None
@@ -153,12 +154,20 @@ class World:
             if holder == consumer and sub is not None:
                 entry = sub.entries[offset]
                 assert entry.state is not State.HELD or entry.due <= self.now
-        self._forget_holder(consumer)
+        self.holders = {key: holder for key, holder in self.holders.items() if holder != consumer}
+        self.waiting.pop(consumer, None)
 
     def wait(self, identity: int, consumer: Hashable) -> None:
         """Take one message or wait for it."""
         if not self.take(identity, 1, consumer):
             self.broker.wait(identity, consumer)
+            self.waiting.setdefault(consumer, set()).add(identity)
+
+    def serve_called(self) -> None:
+        """Let everybody who was called take."""
+        for consumer in self.broker.drain_ready():
+            for identity in sorted(self.waiting.pop(consumer, set()) & set(self.model.subscriptions)):
+                self.wait(identity, consumer)
 
     def tick(self) -> None:
         """Let time do its work: nothing due is left, nobody waits in vain."""
@@ -166,7 +175,7 @@ class World:
             self.used.setdefault(identity, self.now)
         self.broker.tick(self.now)
         self._commit()
-        self.broker.drain_ready()
+        self.serve_called()
         due = self.broker.next_deadline()
         assert due is None or due > self.now
         for sub in self.model.subscriptions.values():
@@ -322,9 +331,6 @@ class World:
         if identity in self.unclaimed:
             self.unclaimed.remove(identity)
 
-    def _forget_holder(self, consumer: Hashable) -> None:
-        self.holders = {key: holder for key, holder in self.holders.items() if holder != consumer}
-
     def _recover(self) -> None:
         """Continue with a broker made from the log, by each way there is."""
         index, state = self.saved or (0, b"")
@@ -336,6 +342,7 @@ class World:
             replay(whole, self.log.records)
             assert normalised(whole.snapshot()) == self.state()
         self.holders.clear()
+        self.waiting.clear()
         self.used.clear()
         self.unclaimed = sorted(sub.id for sub in self.model.subscriptions.values() if not sub.name)
 

@@ -114,8 +114,12 @@ class Broker:
         portions = self._dispatch.take(sub, limit, consumer, now, size_max)
         if sub.timers and sub.timers[0][0] < sub.wake_at:
             self._schedule(sub)
-        if consumer is not None and portions:
-            self._holding.setdefault(consumer, {})[sub.id] = sub
+        if sub.waiters and sub.peek_ready() is not None:
+            self._waiting.call(sub, len(sub.ready))
+        if consumer is not None:
+            self._waiting.answer(sub, consumer)
+            if portions:
+                self._holding.setdefault(consumer, {})[sub.id] = sub
         return portions
 
     def ack(self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, now: int) -> None:
@@ -163,7 +167,8 @@ class Broker:
     def wait(self, subscription: int, consumer: Consumer) -> None:
         """Call the consumer, through `drain_ready`, when the subscription may have something for it.
 
-        Consumers are called in the order they came, each once. One that then finds nothing waits again; one whose
+        To be used after a take that gave nothing. Consumers are called in the order they came, each once; one that
+        is called takes, and waits again if that gives nothing. If it leaves instead, the next one is called. One whose
         subscription is unknown or removed is called at once.
         """
         sub = self._subscriptions.get(subscription)

@@ -5,13 +5,17 @@ from headrace.broker.subscription import Subscription
 
 
 class WaitingRoom:
-    """Consumers that found nothing to take."""
+    """Consumers that found nothing to take.
 
-    __slots__ = ("_called", "_places")
+    A call is answered by a take; if its consumer leaves instead, the next one is called.
+    """
+
+    __slots__ = ("_called", "_places", "_unanswered")
 
     def __init__(self) -> None:
         self._places: dict[Consumer, dict[int, Subscription]] = {}
         self._called: dict[Consumer, None] = {}
+        self._unanswered: dict[Consumer, dict[int, Subscription]] = {}
 
     def enter(self, sub: Subscription, consumer: Consumer) -> None:
         """Wait for a subscription; waiting twice is waiting once, in the first place."""
@@ -24,6 +28,8 @@ class WaitingRoom:
         self._called.pop(consumer, None)
         for sub in self._places.pop(consumer, {}).values():
             self._strike(sub, consumer)
+        for sub in self._unanswered.pop(consumer, {}).values():
+            self.call(sub, 1)
 
     def call(self, sub: Subscription, count: int) -> None:
         """Call as many of those who wait for the subscription, the first first."""
@@ -34,6 +40,15 @@ class WaitingRoom:
             if not places:
                 del self._places[consumer]
             self._called[consumer] = None
+            self._unanswered.setdefault(consumer, {})[sub.id] = sub
+
+    def answer(self, sub: Subscription, consumer: Consumer) -> None:
+        """The consumer takes from the subscription, called or not."""
+        calls = self._unanswered.get(consumer)
+        if calls is not None:
+            calls.pop(sub.id, None)
+            if not calls:
+                del self._unanswered[consumer]
 
     def call_now(self, consumer: Consumer) -> None:
         """Call somebody who does not wait."""
