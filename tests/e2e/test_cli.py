@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.server.tls import dev_certificate
 from tests.harness.served import Served, served
 
 
@@ -150,6 +152,17 @@ def test_a_message_nobody_acknowledges_dies_is_sent_back_and_tells_its_life(tmp_
         assert terminal.json("deadletters", "redrive") == [{"redriven": 0, "skipped": []}]
         (life,) = terminal.json("trace", str(letter["origin_offset"]))
         assert [event["event"] for event in life["events"]] == ["delivered", "dead", "redriven"]
+
+
+def test_tls_needs_to_know_who_signed(tmp_path: Path) -> None:
+    cert, key = dev_certificate(tmp_path, now=datetime.now(UTC))
+    with served(tmp_path, TLS__CERT=str(cert), TLS__KEY=str(key)):
+        terminal = Terminal(tmp_path)
+        for arguments in (("publish", "orders", "one"), ("topics",)):
+            assert "--ca FILE" in terminal.run(*arguments, code=1).stderr
+            terminal.run(*arguments, "--ca", str(cert))
+        (topic,) = terminal.json("topics", "--ca", str(cert))
+    assert topic["messages"] == 1
 
 
 def test_serve_drains_on_sigterm_and_its_directory_can_be_served_again(tmp_path: Path) -> None:

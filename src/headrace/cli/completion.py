@@ -5,8 +5,8 @@ import os
 
 import typer
 
-from headrace.cli.failure import Failure
 from headrace.cli.target import DEV_KEY, find_broker
+from headrace.model.errors import HeadraceError
 
 TIMEOUT_S = 0.5
 
@@ -18,9 +18,10 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     typed = context.params
     key = typed.get("key") or os.environ.get("HEADRACE_KEY", DEV_KEY)
     try:
-        target = find_broker(typed.get("data_dir"), typed.get("config"), typed.get("endpoint"), key)
+        places = (typed.get("data_dir"), typed.get("config"), typed.get("endpoint"))
+        target = find_broker(*places, key, typed.get("ca"), typed.get("cert"))
         with ApiClient(target, timeout_s=TIMEOUT_S) as api:
             found = api.get("/api/topics")["topics"]
-    except (Failure, OSError, http.client.HTTPException, ValueError, KeyError):
+    except (HeadraceError, OSError, http.client.HTTPException, ValueError, KeyError):
         return []
     return [item["topic"] for item in found if item["topic"].startswith(incomplete)]

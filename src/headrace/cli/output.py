@@ -168,12 +168,12 @@ def escaped(text: str) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, unit: str = "") -> Iterator[Meter]:
-    """A progress bar on standard error while the work lasts; silent where nobody watches.
+def progress(what: str, total: int | None, *, unit: str = "", shown: bool = True) -> Iterator[Meter]:
+    """A progress bar on standard error while the work lasts; silent where nobody watches or when not `shown`.
 
     Yields a function to be called with the amount done so far.
     """
-    if not sys.stderr.isatty():
+    if not shown or not sys.stderr.isatty():
         yield lambda done, /: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -15,6 +15,7 @@ READY = "ready"
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 15
 LOG_FILE = "broker.log"
+LAST_WORDS = 5
 
 CONFIG = """\
 data_dir = "{directory}/data"
@@ -97,8 +98,8 @@ class BrokerProcess:
         self._process = self._reading = None
 
     def _last_words(self) -> str:
-        lines = (self._directory / LOG_FILE).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        lines = (self._directory / LOG_FILE).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LAST_WORDS:]) or "it said nothing"
 
 
 async def _drain(lines: asyncio.StreamReader) -> None:

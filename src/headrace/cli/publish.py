@@ -19,6 +19,8 @@ from headrace.cli.target import AsJson, Target, talks_to_broker
 if TYPE_CHECKING:
     from headrace.protocols.blipmq.client import BlipmqClient
 
+LONG = 1000
+
 
 @talks_to_broker
 def publish(
@@ -50,9 +52,9 @@ def publish(
     try:
         asyncio.run(_publish(target, topic, messages or [], file, qos, count, rate, sent))
     except (Failure, ValueError) as error:
-        problem = error.problem if isinstance(error, Failure) else str(error)
         advice = error.advice if isinstance(error, Failure) else ""
-        raise Failure(f"{problem} ({render.number(sent.count)} are published and durable)", advice) from error
+        before = f" ({render.number(sent.count)} before that are durable)" if sent.count else ""
+        raise Failure(f"{error}{before}", advice) from error
     Output(as_json=as_json).document(sent.summary(topic), [sent.line(topic)])
 
 
@@ -103,7 +105,9 @@ async def _publish(
     from headrace.cli.sources import from_arguments, from_stream, paced
 
     async with connected(target) as client:
-        with progress("publishing", count or (len(messages) or None)) as meter:
+        total = count or len(messages) or None
+        is_long = total is None or total > LONG or pace is not None
+        with progress("publishing", total, shown=is_long) as meter:
             if file is None:
                 given = from_arguments([message.encode() for message in messages], count)
                 await _send(client, topic, paced(given, pace), qos, sent, meter)
