@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-KERNELS := $(wildcard src/headrace/kernels/*.py)
+KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/kernels/*.pxd)
 SEED   ?= 0
 
 .DEFAULT_GOAL := help

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = sorted(path for path in Path("src/headrace/kernels").glob("*.py") if path.name != "__init__.py")
+KERNELS = sorted(path.with_suffix(".py") for path in Path("src/headrace/kernels").glob("*.pxd"))
 
 DIRECTIVES = {
     "language_level": "3",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server.tls import dev_certificate
+from headrace.server.dev_certificate import dev_certificate
 from tests.harness.served import Served, served
 
 

@@ -1,5 +1,6 @@
 """`headrace serve`: the broker itself, in the foreground."""
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 
@@ -25,4 +26,9 @@ def serve(
 
     setup()
     read = partial(load_config, config, data_dir=data_dir, dev=dev)
-    raise typer.Exit(run(read(), accept_damage=accept_damage, reread=read))
+    settings = read()
+    if dev:
+        from headrace.server.dev_certificate import dev_certificate
+
+        dev_certificate(settings.data_dir, now=datetime.now(UTC))
+    raise typer.Exit(run(settings, accept_damage=accept_damage, reread=read))

@@ -14,6 +14,7 @@ cdef class Group:
     cdef Py_ssize_t count
     cdef Py_ssize_t values_size
     cdef list tags
+    cdef list sizes
     cdef list values
     cdef unsigned char* tag_out
     cdef unsigned char* end_out

@@ -8,11 +8,12 @@ Nothing here refuses anything: a scan stops before the first frame that is not p
 
 import struct
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import cython  # type: ignore[import-untyped]
 
+from headrace.kernels.strides import alike, gather, interleave, numbered, words
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Buffer, Protocol
 from headrace.model.errors import BrokerError
 from headrace.model.names import TOPIC_SIZE_MAX, check_topic
@@ -60,6 +61,7 @@ class Group:
         self.count = 0
         self.values_size = 0
         self.tags: list[int] = []
+        self.sizes: list[int] = []
         self.values: list[Buffer] = []
 
 
@@ -143,8 +145,10 @@ def _collect_run(buf: Buffer, at: int, end: int, group: Group) -> int:
     expected = group.prefix
     least = 9 + len(expected)
     value_at = 4 + least
+    at = _collect_alike(buf, at, end, group)
     unpack = _publish_head(len(expected)).unpack_from
     add_tag = group.tags.append
+    add_size = group.sizes.append
     add_value = group.values.append
     while end - at >= value_at:
         length, kind, tag, prefix = unpack(buf, at)
@@ -152,9 +156,22 @@ def _collect_run(buf: Buffer, at: int, end: int, group: Group) -> int:
         if prefix != expected or kind != PUBLISH or length < least or following > end:
             return at
         add_tag(tag)
+        add_size(length - least)
         add_value(buf[at + value_at : following])
         at = following
     return at
+
+
+def _collect_alike(buf: Buffer, at: int, end: int, group: Group) -> int:
+    """Keep tag and value of the group's frames from `at` on that are as long as the first (interpreted only)."""
+    size = 4 + int.from_bytes(buf[at : at + 4])
+    count = alike(buf, at, end, size, (3, *range(13, 13 + group.prefix_size), 4, 2, 1, 0))
+    stop = at + count * size
+    value_at = 13 + group.prefix_size
+    group.tags += struct.unpack(f">{count}Q", words(buf, at + 5, count, size))
+    group.values.append(gather(buf, at + value_at, count, size, size - value_at))
+    group.sizes += [size - value_at] * count
+    return stop
 
 
 def _u32(data: Pointer, at: int) -> int:
@@ -198,8 +215,8 @@ def _find_group(data: Pointer, at: int, length: int, groups: list[Group], latest
 
 def _joined(group: Group, timestamp_us: int) -> Publish:
     """The batch of a group whose values were collected one by one."""
-    count = len(group.values)
-    ends = struct.pack(f"<{count + 1}I", *accumulate(map(len, group.values), initial=0))
+    count = len(group.sizes)
+    ends = struct.pack(f"<{count + 1}I", *accumulate(group.sizes, initial=0))
     values = b"".join(group.values)
     topic = group.prefix[3:]
     pads = bytes(-len(topic) % 8), bytes(-len(ends) % 8), bytes(-len(values) % 8)
@@ -297,16 +314,26 @@ def encode_deliveries(
             out += 16 + topic_size + last - first
             first = last
         return frames
-    prefix = struct.pack(">BH", qos, topic_size) + data[topic_at : topic_at + topic_size]
-    pack = _publish_head(len(prefix)).pack
+    prefix = struct.pack(">BH", qos, topic_size) + bytes(data[topic_at : topic_at + topic_size])
     ends = struct.unpack_from(f"<{count + 1}I", data, ends_at + 4 * index)
-    named = struct.unpack(f">{count}Q", tags) if tags else range(first_tag, first_tag + count)
-    overhead = 12 + topic_size
-    pieces: list[Buffer] = []
-    for tag, first, last in zip(named, ends, ends[1:], strict=False):
-        pieces.append(pack(overhead + last - first, PUBLISH, tag, prefix))
-        pieces.append(data[values_at + first : values_at + last])
-    return b"".join(pieces)
+    values = bytes(memoryview(data)[values_at + ends[0] : values_at + ends[-1]])
+    named = tags or struct.pack(f">{count}Q", *range(first_tag, first_tag + count))
+    return _framed(prefix, values, ends, named)
+
+
+def _framed(prefix: bytes, values: bytes, ends: tuple[int, ...], tags: bytes) -> bytes:
+    """The frames of encode_deliveries, put together from heads and values (interpreted only)."""
+    overhead = 9 + len(prefix)
+    size = len(values) * 8 // len(tags) if tags else 0
+    if size and ends == tuple(range(ends[0], ends[0] + len(values) + 1, size)):
+        head = _publish_head(len(prefix)).pack(overhead + size, PUBLISH, 0, prefix)
+        return interleave(numbered(head, 5, tags), len(head), values, size)
+    pack = _publish_head(len(prefix)).pack
+    frames = []
+    for (tag,), (first, last) in zip(struct.iter_unpack(">Q", tags), pairwise(ends), strict=True):
+        frames.append(pack(overhead + last - first, PUBLISH, tag, prefix))
+        frames.append(values[first - ends[0] : last - ends[0]])
+    return b"".join(frames)
 
 
 def _u32_le(data: Pointer, at: int) -> int:

@@ -1,15 +1,16 @@
 """BlipMQ's POLL and ACK frames by the run: a subscriber's polls counted, its acknowledgements merged into ranges.
 
 The C types of every variable are in blipmq_exchange.pxd. Both frames have the same size, so interpreted a run is
-unpacked by one iterator.
+checked and read column by column.
 """
 
 import struct
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any
 
 import cython  # type: ignore[import-untyped]
 
+from headrace.kernels.strides import alike, words
 from headrace.model.batch import Buffer
 
 if cython.compiled:
@@ -24,8 +25,12 @@ Exchanged = tuple[int, int, bytes, list[tuple[int, int]]]
 
 COMPILED: bool = cython.compiled
 
-_FRAME = struct.Struct(">5sQ8s")
 _FRAME_SIZE = 21
+_FIXED = (3, 2, 1, 0, *range(20, 12, -1))
+_LENGTH = struct.pack(">I", 17)
+_KINDS = b"\x05\x09"
+_IS_ACK = bytes(kind == 5 for kind in range(256))
+_IS_POLL = bytes(kind == 9 for kind in range(256))
 _ACK_HEAD = struct.pack(">IB", 17, 5)
 _POLL_HEAD = struct.pack(">IB", 17, 9)
 _NOBODY = bytes(8)
@@ -44,7 +49,7 @@ def scan_exchange(buf: Buffer, pos: int, end: int) -> Exchanged:
         return pos, 0, b"", []
     if cython.compiled:
         return _scan_run(cython.address(buf[0]), pos, most, named)
-    return _collect_run(memoryview(buf)[pos : pos + most * _FRAME_SIZE], pos, named)
+    return _collect_run(buf, pos, end, named)
 
 
 def _scan_run(data: Pointer, pos: int, most: int, named: bytes) -> Exchanged:
@@ -84,22 +89,20 @@ def _u64(data: Pointer, at: int) -> int:
     return word
 
 
-def _collect_run(run: memoryview, pos: int, named: bytes) -> Exchanged:
-    """Gather the frames at the beginning of `run`, which begins at `pos` (interpreted only)."""
-    polled: list[int] = []
-    acked: list[int] = []
-    for head, tag, name in _FRAME.iter_unpack(run):
-        if name != named:
-            break
-        if head == _POLL_HEAD:
-            polled.append(tag)
-        elif head == _ACK_HEAD:
-            acked.append(tag)
-        else:
-            break
-    taken = len(polled) + len(acked)
+def _collect_run(buf: Buffer, pos: int, end: int, named: bytes) -> Exchanged:
+    """Gather the frames from `pos` on (interpreted only)."""
+    if bytes(buf[pos : pos + 4]) != _LENGTH:
+        return pos, 0, b"", []
+    count = alike(buf, pos, end, _FRAME_SIZE, _FIXED)
+    kinds = bytes(buf[pos + 4 : pos + count * _FRAME_SIZE : _FRAME_SIZE])
+    count -= len(kinds.lstrip(_KINDS))
+    if count == 0:
+        return pos, 0, b"", []
+    tags = struct.unpack(f">{count}Q", words(buf, pos + 5, count, _FRAME_SIZE))
+    polled = list(compress(tags, kinds.translate(_IS_POLL)))
+    acked = list(compress(tags, kinds.translate(_IS_ACK)))
     polls = struct.pack(f">{len(polled)}Q", *polled)
-    return pos + taken * _FRAME_SIZE, int.from_bytes(named) if taken else 0, polls, _merged(acked)
+    return pos + count * _FRAME_SIZE, int.from_bytes(named), polls, _merged(acked)
 
 
 def _merged(tags: list[int]) -> list[tuple[int, int]]:

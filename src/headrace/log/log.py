@@ -86,7 +86,9 @@ class Log:
                     recovered = recover(directory, disk)
                 log = cls(directory, disk, settings, recovered)
             except BlockingIOError as error:
-                raise StorageError(f"another process has the log in {directory} open") from error
+                raise StorageError(
+                    f"another process has the log in {directory} open; stop it or choose another data directory"
+                ) from error
             except OSError as error:
                 raise StorageError(f"cannot open the log in {directory}: {error}") from error
             log.report = report

@@ -16,7 +16,6 @@ from headrace.kernels import compiled
 from headrace.log import Disk, Log, LogDamaged, OsDisk
 from headrace.model.errors import HeadraceError
 from headrace.protocols.blipmq.session import BlipmqSession
-from headrace.server import logs
 from headrace.server.auth import Keyring
 from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
@@ -124,7 +123,6 @@ class Node:
 def run(config: Config, *, accept_damage: bool = False, reread: Callable[[], Config] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the API keys anew through `reread`. The process's exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    logs.setup()
     return uvloop.run(_serve(config, accept_damage, reread or load))
 
 

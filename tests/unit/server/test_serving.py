@@ -13,8 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.config import Address, TlsSection
 from headrace.server import serving
+from headrace.server.dev_certificate import dev_certificate
 from headrace.server.serving import serve_http
-from headrace.server.tls import TlsError, client_context, dev_certificate
+from headrace.server.tls import TlsError, client_context
 
 LOOPBACK = Address("127.0.0.1", 0)
 

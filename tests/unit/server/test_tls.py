@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from headrace.config import TlsSection
-from headrace.server.tls import TlsError, client_context, common_name, dev_certificate, server_context
+from headrace.server.dev_certificate import dev_certificate
+from headrace.server.tls import TlsError, client_context, common_name, server_context
 
 NOW = datetime.datetime.now(datetime.UTC)
 

@@ -1,0 +1,74 @@
+"""The self-signed certificate `serve --dev` makes in its data directory. Apart from `tls`, for its heavy import."""
+
+import datetime
+import ipaddress
+import os
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DEV_CERT_NAME = "dev-cert.pem"
+DEV_KEY_NAME = "dev-private-key.pem"
+DEV_VALID_DAYS = 3650
+
+_LOOPBACK_NAMES = ("localhost",)
+_LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
+
+
+def dev_certificate(data_dir: Path | str, *, now: datetime.datetime) -> tuple[Path, Path]:
+    """The self-signed certificate and key of a data directory, made on first use and kept while they are valid.
+
+    Good for localhost, 127.0.0.1 and ::1; the key is readable by its owner alone.
+    """
+    directory = Path(data_dir)
+    cert_path, key_path = directory / DEV_CERT_NAME, directory / DEV_KEY_NAME
+    if not _still_valid(cert_path, key_path, now):
+        directory.mkdir(parents=True, exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        _write(key_path, pem, mode=0o600)
+        _write(cert_path, _self_signed(key, now).public_bytes(serialization.Encoding.PEM), mode=0o644)
+    return cert_path, key_path
+
+
+def _still_valid(cert_path: Path, key_path: Path, now: datetime.datetime) -> bool:
+    try:
+        certificate = x509.load_pem_x509_certificate(cert_path.read_bytes())
+        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError):
+        return False
+    belongs = certificate.public_key() == key.public_key()
+    return belongs and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey, now: datetime.datetime) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "headrace --dev")])
+    alternatives: list[x509.GeneralName] = [x509.DNSName(host) for host in _LOOPBACK_NAMES]
+    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in _LOOPBACK_ADDRESSES]
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=DEV_VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _write(path: Path, data: bytes, *, mode: int) -> None:
+    """Replaces the file in one step, so that no reader ever sees half of it or a key others may read."""
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+        out.write(data)
+    temporary.replace(path)
