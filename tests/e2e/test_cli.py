@@ -132,7 +132,7 @@ def test_a_wrong_key_is_refused_with_advice(terminal: Terminal) -> None:
 
 
 def test_a_message_nobody_acknowledges_dies_is_sent_back_and_tells_its_life(tmp_path: Path) -> None:
-    with served(tmp_path, RETRY__MAX_ATTEMPTS="1", RETRY__BACKOFF_MS="1"):
+    with served(tmp_path, RETRY__MAX_ATTEMPTS="1", RETRY__BACKOFF_MS="1000"):
         terminal = Terminal(tmp_path)
         with terminal.consuming("orders", "-n", "1", "--no-ack", "--keep") as consumer:
             terminal.run("publish", "orders", "refund 12")
