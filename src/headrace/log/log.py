@@ -57,6 +57,7 @@ class Log:
         self._pending_bytes = 0
         self._flush: Flush | None = None
         self._flush_refusable: list[bool] = []
+        self._flush_began = 0
         self._unsynced: list[bytearray] = []
         self._unsynced_since: int | None = None
         self._snapshot_offsets = snapshot_offsets(disk.list(directory)) if snapshot else []
@@ -167,8 +168,6 @@ class Log:
             return None
         if self._records and self._synced == self._durable:
             stamp(self._records[0], self._durable, mark=SYNCED_MARK)
-        if self._unsynced_since is None and self._records:
-            self._unsynced_since = now
         active = self._segments[-1] if self._segments else None
         limit = self._settings.segment_bytes
         full = active is not None and active.end > active.first and active.size + self._pending_bytes > limit
@@ -183,7 +182,7 @@ class Log:
             sync=wanted and (active is not None or bool(self._records)),
             full=active if full and self._records else None,
         )
-        self._flush_refusable = self._refusable
+        self._flush_refusable, self._flush_began = self._refusable, now
         self._records, self._refusable, self._pending_bytes = [], [], 0
         return self._flush
 
@@ -203,6 +202,8 @@ class Log:
             self._all_synced()
         else:
             self._unsynced += flush.records
+            if self._unsynced_since is None:
+                self._unsynced_since = self._flush_began
         return Flushed(batches)
 
     def batch_at(self, topic: str, offset: int) -> Batch | None:

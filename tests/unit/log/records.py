@@ -39,7 +39,7 @@ def flushed(log: Log, now: int = 0, *, sync: bool = False) -> Flushed:
 
 
 def filled(directory: Path, records: int, settings: LogSettings = SMALL) -> Log:
-    """A log with so many records of three messages in turn for three topics, an event after each, flushed one by one."""
+    """A log with so many records of three messages, for three topics in turn, each flushed with an event behind it."""
     log = opened(directory, settings)
     for number in range(records):
         topic = ("orders", "payments", "stock")[number % 3]
