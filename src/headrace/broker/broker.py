@@ -103,7 +103,6 @@ class Broker:
         """Deliver up to `limit` messages: those due again first, then the next ones.
 
         `size_max` bounds their bytes by the average of each batch; one message is delivered whatever its size.
-
         An unknown subscription, or somebody else's, has none. With a consumer the messages can be given back by
         `release`; without, only the retry timer takes them back.
         """

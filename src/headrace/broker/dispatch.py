@@ -26,6 +26,33 @@ GONE = "no longer stored"
 WARM_MAX = 128
 
 
+class Order:
+    """One take while it is being filled: how much more goes in, and what is in already."""
+
+    __slots__ = ("consumer", "limit", "now", "portions", "size_max")
+
+    def __init__(self, limit: int, size_max: int, consumer: Consumer | None, now: int) -> None:
+        self.limit = limit
+        self.size_max = size_max
+        self.consumer = consumer
+        self.now = now
+        self.portions: list[Portion] = []
+
+    def fill(self, batch: Batch, offset: int, count: int, delivery: int, attempt: int, qos: int) -> int:
+        """Put in as many of the messages as fit by the batch's average size, at least one. Returns how many."""
+        each = batch.values_size // batch.count + 1
+        fitting = self.size_max // each or 1
+        if count > self.limit:
+            count = self.limit
+        if count > fitting:
+            count = fitting
+            self.size_max = 0
+        self.limit -= count
+        self.size_max -= count * each
+        self.portions.append(Portion(batch, offset - batch.base, count, delivery, attempt, qos))
+        return count
+
+
 class Dispatch:
     """The delivery rules."""
 
@@ -42,74 +69,52 @@ class Dispatch:
         self, sub: Subscription, limit: int, consumer: Consumer | None, now: int, size_max: int = NEVER
     ) -> list[Portion]:
         """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to."""
-        portions: list[Portion] = []
+        order = Order(limit, size_max, consumer, now)
         if sub.timers and sub.timers[0][0] <= now:
             self.ripen(sub, now)
         if sub.ready:
-            limit -= self._take_ready(sub, limit, size_max, consumer, now, portions)
-            size_max -= sum(_size(portion.batch, portion.count) for portion in portions)
+            self._take_ready(sub, order)
         if not sub.qos:
             self.trim(sub, now)
-        if limit > 0 and size_max > 0:
-            self._take_next(sub, limit, size_max, consumer, now, portions)
-        return portions
+        if order.limit > 0 and order.size_max > 0:
+            self._take_next(sub, order)
+        return order.portions
 
-    def _take_ready(
-        self,
-        sub: Subscription,
-        limit: int,
-        size_max: int,
-        consumer: Consumer | None,
-        now: int,
-        portions: list[Portion],
-    ) -> int:
-        taken = 0
-        while taken < limit and size_max > 0 and (run := sub.peek_ready()) is not None:
+    def _take_ready(self, sub: Subscription, order: Order) -> None:
+        now = order.now
+        while order.limit > 0 and order.size_max > 0 and (run := sub.peek_ready()) is not None:
             batch = self._batch_of(sub, run)
             if batch is None or sub.topic.expires(batch) <= now:
                 self._discard(sub, run, batch, now)
                 continue
-            room = min(limit - taken, _fitting(batch, size_max))
-            if run.count > room:
-                run = sub.cut_front(run, room)
-            else:
-                heappop(sub.ready)
-            size_max -= _size(batch, run.count)
-            portions.append(Portion(batch, run.offset - batch.base, run.count, run.first, run.attempt + 1, sub.qos))
-            taken += run.count
-            item = Range(run.offset, run.count, run.attempt + 1)
+            heappop(sub.ready)
+            count = order.fill(batch, run.offset, run.count, run.first, run.attempt + 1, sub.qos)
+            if count < run.count:
+                sub.cut(run, count)
+            item = Range(run.offset, count, run.attempt + 1)
             if sub.qos and batch.qos:
-                sub.redeliver(run, sub.topic.deadline(run.attempt + 1, now), consumer)
+                sub.redeliver(run, sub.topic.deadline(run.attempt + 1, now), order.consumer)
                 self._journal.record(Event.DELIVERED, sub.id, now, item)
             else:
                 sub.settle(run, Event.DELIVERED)
                 self._journal.record(Event.DELIVERED, sub.id, now, item, AT_MOST_ONCE)
-        return taken
 
-    def _take_next(
-        self,
-        sub: Subscription,
-        limit: int,
-        size_max: int,
-        consumer: Consumer | None,
-        now: int,
-        portions: list[Portion],
-    ) -> None:
-        room = min(limit, self._inflight_max - sub.in_flight)
-        sub.blocked = room < limit
-        while room > 0 and size_max > 0:
+    def _take_next(self, sub: Subscription, order: Order) -> None:
+        now = order.now
+        room = self._inflight_max - sub.in_flight
+        sub.blocked = room < order.limit
+        if sub.blocked:
+            order.limit = room
+        while order.limit > 0 and order.size_max > 0:
             batch = sub.batch
             if batch is None or sub.batch_expires <= now:
                 batch = self._seek(sub, now)
                 if batch is None:
                     break
             first = sub.cursor
-            count = min(room, batch.base + batch.count - first, _fitting(batch, size_max))
-            room -= count
-            size_max -= _size(batch, count)
-            portions.append(Portion(batch, first - batch.base, count, sub.passed + 1, 1, sub.qos))
+            count = order.fill(batch, first, batch.base + batch.count - first, sub.passed + 1, 1, sub.qos)
             if sub.qos and batch.qos:
-                sub.deliver(first, count, sub.topic.deadline(1, now), consumer)
+                sub.deliver(first, count, sub.topic.deadline(1, now), order.consumer)
                 self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1))
             else:
                 sub.skip(first, count, Event.DELIVERED)
@@ -251,13 +256,3 @@ class Dispatch:
         )  # fmt: skip
         self._journal.dead(sub.id, now, run.as_range(), reason, copy)
         sub.settle(run, Event.DEAD)
-
-
-def _size(batch: Batch, count: int) -> int:
-    """About how many bytes `count` messages of the batch have, at least one each."""
-    return count * (batch.values_size // batch.count + 1)
-
-
-def _fitting(batch: Batch, size: int) -> int:
-    """About how many messages of the batch fit, at least one."""
-    return size // (batch.values_size // batch.count + 1) or 1

@@ -20,7 +20,7 @@ def fold(sub: Subscription, event: EventPart, source: BatchSource) -> None:
         if first < sub.cursor:
             _fold_behind(sub, event, first, count, attempt)
         elif event.event in PASSING:
-            if first > sub.cursor:
+            if count and first > sub.cursor:
                 _keep_unrecorded(sub, first, event.timestamp_us, source)
             _fold_at_cursor(sub, event, first, count, source)
 
@@ -58,6 +58,9 @@ def _keep_unrecorded(sub: Subscription, until: int, due: int, source: BatchSourc
     name = sub.topic.name
     if source.count_from(name, sub.cursor) == source.count_from(name, until):
         return
-    while (batch := source.batch_at(name, sub.cursor)) is not None and batch.base < until:
+    while sub.cursor < until:
+        batch = source.batch_at(name, sub.cursor)
+        if batch is None or batch.base >= until:
+            break
         first = max(sub.cursor, batch.base)
         sub.defer(first, min(batch.end, until) - first, due)

@@ -105,8 +105,8 @@ class Runs:
     def split(self, at: int) -> tuple[int, Run | None]:
         """Make delivery id `at` the first of a run if it is inside one.
 
-        Returns the index of the first run that begins at `at` or later, and the new run that ends there, if one
-        was made: the old one keeps the end, so whoever queued it need not know.
+        Returns the index of the first run that begins at `at` or later, and the new run that begins there, if one
+        was made: the old one keeps the front, and with it its place in every queue.
         """
         runs = self._runs
         index = bisect_left(runs, at, key=_first_of)
@@ -116,13 +116,11 @@ class Runs:
         size = at - run.first
         if size >= run.count:
             return index, None
-        front = Run(run.first, size, run.offset, run.attempt, run.due, run.awaited, run.holder)
-        front.ready = run.ready
-        run.first = at
-        run.offset += size
-        run.count -= size
-        runs.insert(index - 1, front)
-        return index, front
+        rest = Run(at, run.count - size, run.offset + size, run.attempt, run.due, run.awaited, run.holder)
+        rest.ready = run.ready
+        run.count = size
+        runs.insert(index, rest)
+        return index, rest
 
     def remove(self, low: int, high: int) -> list[Run]:
         """Take out the runs of these indices."""

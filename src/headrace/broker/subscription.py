@@ -34,8 +34,8 @@ class Subscription:
     passed      messages it has passed; the next one's delivery id is one more
     runs        what it has passed and nobody has settled
     in_flight   how many of those were delivered at least once
-    timers      (due, sequence, run) as a heap; entries whose run moved on are skipped
-    ready       entries whose time has come, oldest first
+    timers      (due, first delivery id, run) as a heap; entries whose run moved on are skipped
+    ready       the same for runs whose time has come
     tally       messages by what happened to them, indexed by Event; DELIVERED counts first deliveries
     last_used   when somebody last took or settled, or when the time began to count after a restart
     untouched   whether it was recovered and nobody has used it since
@@ -45,7 +45,7 @@ class Subscription:
     """
 
     __slots__ = (
-        "_sequence", "batch", "batch_expires", "blocked", "cursor", "definition", "id", "in_flight", "last_used",
+        "batch", "batch_expires", "blocked", "cursor", "definition", "id", "in_flight", "last_used",
         "owner", "passed", "qos", "ready", "redelivered", "runs", "tally", "timers", "topic", "untouched", "waiters",
         "wake_at",
     )  # fmt: skip
@@ -71,7 +71,6 @@ class Subscription:
         self.batch_expires = NEVER
         self.blocked = False
         self.waiters: dict[Consumer, None] = {}
-        self._sequence = 0
 
     def use(self, now: int) -> None:
         """Somebody uses the subscription."""
@@ -155,11 +154,9 @@ class Subscription:
         low, high = self._bounds(first, count)
         return self.runs[low:high]
 
-    def cut_front(self, run: Run, count: int) -> Run:
-        """Split off the first messages of a longer run; they are in no queue until something is done with them."""
-        _, front = self.runs.split(run.first + count)
-        assert front is not None
-        return front
+    def cut(self, run: Run, count: int) -> None:
+        """Leave the run only its first messages; the others stay where it was, as a run of their own."""
+        self._split(run.first + count)
 
     def held_by(self, consumer: Consumer) -> list[Run]:
         """What the consumer holds, the oldest first."""
@@ -171,8 +168,7 @@ class Subscription:
         """The run's time has come: it waits for the next take."""
         run.ready = True
         run.holder = None
-        self._sequence += 1
-        heappush(self.ready, (run.due, self._sequence, run))
+        heappush(self.ready, (run.due, run.first, run))
 
     def pop_due(self, now: int) -> Run | None:
         """The next run whose time has come, taken off the timers."""
@@ -201,12 +197,18 @@ class Subscription:
     # How the above is done
 
     def _bounds(self, first: int, count: int) -> tuple[int, int]:
-        """The indices of the runs that hold exactly these ids, after splitting at both ends."""
-        low, front = self.runs.split(first)
-        if front is not None:
-            self._queue(front)
-        high, _ = self.runs.split(first + count)
-        return low, high
+        """The indices of the runs that hold exactly these ids, after splitting at both ends.
+
+        What begins at the lower end may be in no queue: the caller ends or reschedules it.
+        """
+        low, _ = self.runs.split(first)
+        return low, self._split(first + count)
+
+    def _split(self, at: int) -> int:
+        index, rest = self.runs.split(at)
+        if rest is not None:
+            self._queue(rest)
+        return index
 
     def _end(self, run: Run, event: Event) -> None:
         self.tally[event] += run.count
@@ -220,8 +222,7 @@ class Subscription:
         self._queue(run)
 
     def _queue(self, run: Run) -> None:
-        self._sequence += 1
-        heappush(self.ready if run.ready else self.timers, (run.due, self._sequence, run))
+        heappush(self.ready if run.ready else self.timers, (run.due, run.first, run))
 
     def _prune(self) -> None:
         """Keep the timers in proportion to the runs."""

@@ -37,9 +37,11 @@ class Desk:
     def subscribe(
         self, topic: str, *, qos: int = 1, name: str = "", start: Start = Start.LATEST, owner: str = OWNER
     ) -> int:
-        """A subscription of the usual owner."""
+        """A recorded subscription."""
         at = self.log.next_offset
-        return self.broker.subscribe(topic, qos=qos, owner=owner, name=name, start=start, at=at, now=self.now)
+        identity = self.broker.subscribe(topic, qos=qos, owner=owner, name=name, start=start, at=at, now=self.now)
+        self.sync()
+        return identity
 
     def take(self, subscription: int, limit: int = 100, consumer: str | None = None) -> list[tuple[int, bytes, int]]:
         """What is delivered, as (delivery id, value, attempt)."""

@@ -51,13 +51,13 @@ def test_a_nacked_run_is_not_awaited() -> None:
     assert runs.all_awaited([(6, 5)])
 
 
-def test_a_split_leaves_the_end_in_the_old_run() -> None:
+def test_a_split_leaves_the_front_in_the_old_run() -> None:
     runs = runs_of((1, 10, 100))
     (old,) = runs[0:1]
-    index, front = runs.split(4)
+    index, rest = runs.split(4)
     assert shapes(runs) == [(1, 3, 100), (4, 7, 103)]
-    assert runs[index : index + 1] == [old]
-    assert runs[0:1] == [front]
+    assert index == 1
+    assert runs[0:2] == [old, rest]
 
 
 @pytest.mark.parametrize(("at", "index"), [(1, 0), (11, 1), (18, 2), (20, 2), (99, 3)])
@@ -72,9 +72,9 @@ def test_a_split_keeps_the_fate_of_both() -> None:
     run = Run(1, 4, 100, 2, 77, False, "ann")
     run.ready = True
     runs.append(run)
-    _, front = runs.split(3)
-    assert front is not None
-    assert (front.attempt, front.due, front.awaited, front.holder, front.ready) == (2, 77, False, "ann", True)
+    _, rest = runs.split(3)
+    assert rest is not None
+    assert (rest.attempt, rest.due, rest.awaited, rest.holder, rest.ready) == (2, 77, False, "ann", True)
 
 
 def test_ids_are_found_by_offset_across_gaps() -> None:

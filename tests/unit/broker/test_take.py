@@ -4,6 +4,7 @@ import pytest
 
 from headrace.broker import BrokerSettings, RetryPolicy, TopicSettings
 from headrace.broker.dispatch import WARM_MAX
+from headrace.model.batch import Batch
 from headrace.model.events import Event, Range
 from headrace.model.requests import Start
 from tests.unit.broker.desk import MS, OWNER, SECOND, Desk
@@ -25,6 +26,22 @@ def test_a_limit_cuts_a_batch() -> None:
     desk.publish("t", b"a", b"b", b"c")
     assert desk.take(sub, 2) == [(1, b"a", 1), (2, b"b", 1)]
     assert desk.take(sub, 2) == [(3, b"c", 1)]
+
+
+def test_a_take_is_bounded_by_bytes_but_gives_one_message_of_any_size() -> None:
+    desk = Desk()
+    sub = desk.subscribe("t")
+    desk.publish("t", *[b"x" * 100] * 10)
+
+    def taken(size_max: int) -> int:
+        portions = desk.broker.take(sub, 100, owner=OWNER, size_max=size_max, now=desk.now)
+        return sum(portion.count for portion in portions)
+
+    assert taken(350) == 3
+    assert taken(1) == 1
+    desk.now += 100 * MS
+    assert taken(250) == 2
+    assert taken(1000) == 8
 
 
 def test_a_portion_is_a_part_of_one_batch() -> None:
@@ -140,6 +157,7 @@ def test_the_rest_of_a_batch_expires_while_it_is_being_read() -> None:
     sub = desk.subscribe("t")
     desk.publish("t", b"a", b"b", expires=desk.now + SECOND)
     assert desk.take(sub, 1) == [(1, b"a", 1)]
+    desk.ack(sub, (1, 1))
     desk.now += SECOND
     assert desk.take(sub, 1) == []
     info = desk.broker.subscription(sub)
@@ -224,7 +242,7 @@ class CountingSource:
         self._batch_at = desk.log.batch_at
         desk.log.batch_at = self.batch_at  # type: ignore[method-assign]
 
-    def batch_at(self, topic: str, offset: int) -> object:
+    def batch_at(self, topic: str, offset: int) -> Batch | None:
         self.count += 1
         return self._batch_at(topic, offset)
 
@@ -234,8 +252,7 @@ def test_a_batch_that_is_gone_is_dropped_when_it_would_be_delivered_again() -> N
     sub = desk.subscribe("t")
     desk.publish("t", b"a")
     desk.take(sub)
-    desk.publish("t", b"b")
-    desk.log.delete_before(desk.log.next_offset - 1)
+    desk.log.delete_before(desk.publish("t", b"b").base)
     desk.now += 100 * MS
     assert desk.take(sub) == [(2, b"b", 1)]
     info = desk.broker.subscription(sub)
