@@ -1,0 +1,71 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from headrace.log.flush import FILL_AFTER_BYTES_MAX, Writer
+from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
+from tests.crash.faultdisk import FaultDisk
+
+PATH = Path("/log") / f"{0:020}.seg"
+
+
+def a_writer(fill_bytes: int = 0) -> tuple[Writer, FaultDisk]:
+    disk = FaultDisk()
+    writer = Writer(PATH.parent, disk, fill_bytes)
+    writer.start_segment(SegmentHeader(0, 0), [])
+    return writer, disk
+
+
+def test_records_follow_the_header() -> None:
+    writer, disk = a_writer()
+    writer.append([bytearray(b"12345678"), bytearray(b"abcdefgh")], 16)
+    assert disk.contents(PATH)[SEGMENT_HEADER_SIZE:] == b"12345678abcdefgh"
+    assert writer.position == SEGMENT_HEADER_SIZE + 16
+
+
+def test_filled_space_is_used_up_before_more_is_filled() -> None:
+    writer, disk = a_writer(fill_bytes=32)
+    sizes = []
+    for _ in range(6):
+        writer.append([bytearray(b"12345678")], 8)
+        sizes.append(len(disk.contents(PATH)) - SEGMENT_HEADER_SIZE)
+    assert sizes == [40, 40, 40, 40, 40, 80]
+
+
+def test_large_writes_fill_nothing() -> None:
+    writer, disk = a_writer(fill_bytes=32)
+    size = FILL_AFTER_BYTES_MAX + 8
+    writer.append([bytearray(size)], size)
+    assert len(disk.contents(PATH)) == SEGMENT_HEADER_SIZE + size
+
+
+def test_a_failed_write_leaves_the_file_as_it_was() -> None:
+    writer, disk = a_writer(fill_bytes=32)
+    writer.append([bytearray(b"12345678")], 8)
+    disk.fail("segment.write", errno.ENOSPC)
+    with pytest.raises(OSError, match="ENOSPC"):
+        writer.append([bytearray(b"x" * 64)], 64)
+    assert disk.contents(PATH)[SEGMENT_HEADER_SIZE:] == b"12345678"
+    assert (writer.position, writer.broken) == (SEGMENT_HEADER_SIZE + 8, False)
+
+
+@pytest.mark.parametrize("operation", ["segment.truncate", "segment.sync"])
+def test_a_file_that_cannot_be_cut_back_is_not_trusted(operation: str) -> None:
+    writer, disk = a_writer()
+    disk.fail("segment.write", errno.EIO)
+    disk.fail(operation, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        writer.append([bytearray(8)], 8)
+    assert writer.broken
+
+
+def test_a_segment_that_may_or_may_not_have_its_name_is_not_trusted() -> None:
+    writer, disk = a_writer()
+    disk.fail("directory.sync", errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        writer.start_segment(SegmentHeader(9, 0), [])
+    doubted = writer.broken
+    writer.start_segment(SegmentHeader(9, 0), [bytearray(b"carried!")])
+    assert (doubted, writer.broken) == (True, False)
+    assert disk.contents(PATH.with_name(f"{9:020}.seg"))[SEGMENT_HEADER_SIZE:] == b"carried!"
