@@ -117,6 +117,10 @@ class BrokerMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.world.restart()
 
+    @rule()
+    def refuse(self) -> None:
+        self.world.refuse()
+
     @rule(share=st.floats(0, 1))
     def crash(self, share: float) -> None:
         unsynced = len(self.world.log.records) - self.world.log.synced

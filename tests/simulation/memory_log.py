@@ -59,6 +59,14 @@ class MemoryLog:
         del self.records[self.synced + kept :]
         self.sync()
 
+    def refuse(self) -> None:
+        """Drop the unsynced publishes, as after a failed write, and give the events kept the next offsets."""
+        unsynced = self.records[self.synced :]
+        del self.records[self.synced :]
+        for record in unsynced:
+            if not all(isinstance(part, Batch) for part in record.parts()):
+                self.append(record.payload)
+
     def delete_before(self, offset: int) -> None:
         """Delete the batches that end at or before the offset, as retention does."""
         self.first_offset = offset

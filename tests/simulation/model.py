@@ -120,7 +120,7 @@ class Model:
                 self._published(part)
                 copies = part
             else:
-                self._happened(part[1], copies)
+                self._happened(part[0], part[1], copies)
 
     def retire(self, offset: int) -> None:
         """Nothing before the offset is stored any more; subscriptions made later never see it."""
@@ -166,9 +166,9 @@ class Model:
                 if sub.topic == batch.topic and message.offset >= sub.start:
                     sub.enter(message)
 
-    def _happened(self, event: EventPart, copies: Batch | None) -> None:
+    def _happened(self, offset: int, event: EventPart, copies: Batch | None) -> None:
         if event.event == Event.SUBSCRIBED:
-            self._subscribed(event)
+            self._subscribed(offset, event)
             return
         sub = self.subscriptions[event.subscription]
         if event.event == Event.UNSUBSCRIBED:
@@ -183,13 +183,12 @@ class Model:
                 assert copies is not None
                 self._check_copies(sub, event, entries, copies)
 
-    def _subscribed(self, event: EventPart) -> None:
+    def _subscribed(self, offset: int, event: EventPart) -> None:
         assert event.subscription > self.last_id, "ids are never used again"
         self.last_id = event.subscription
         said = json.loads(event.detail)
-        sub = ModelSubscription(
-            event.subscription, said["topic"], said["qos"], said["owner"], said["name"], said["cursor"]
-        )
+        start = min(said["cursor"], offset)
+        sub = ModelSubscription(event.subscription, said["topic"], said["qos"], said["owner"], said["name"], start)
         sub.cursor = sub.start
         self.subscriptions[sub.id] = sub
         for message in self.topics.get(sub.topic, []):

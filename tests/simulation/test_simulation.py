@@ -111,6 +111,9 @@ class Life:
         self.taken.clear()
         self.world.restart()
 
+    def refuse(self) -> None:
+        self.world.refuse()
+
     def crash(self) -> None:
         lost = len(self.world.log.records) - self.world.log.synced
         self.world.crash(self.random.randint(0, lost))
@@ -131,6 +134,7 @@ CHANCES: dict[Callable[[Life], None], int] = {
     Life.save: 2,
     Life.retire: 1,
     Life.restart: 1,
+    Life.refuse: 1,
     Life.crash: 2,
 }
 OPERATION = list(CHANCES)

@@ -221,23 +221,22 @@ class World:
     def crash(self, kept: int) -> None:
         """Lose power, and with it the end of what was not synced."""
         self.log.crash(kept)
-        self._unsaved = None
-        self.model = Model(SETTINGS)
-        retired = dict(self._retired)
-        for index, record in enumerate(self.log.records):
-            if index in retired:
-                self.model.retire(retired[index])
-            self.model.apply(record)
-        if len(self.log.records) in retired:
-            self.model.retire(retired[len(self.log.records)])
+        self._relearn()
         self._recover()
+        self.check_messages()
+
+    def refuse(self) -> None:
+        """A write fails: what was published since the last sync is refused, what happened is kept."""
+        self.log.refuse()
+        self._relearn()
+        self.broker.rewound(self.log.next_offset)
         self.check_messages()
 
     # Checks
 
     def state(self) -> dict[str, Any]:
         """The broker's snapshot as comparable values, neighbouring runs of one fate joined."""
-        return normalised(self.broker.snapshot())
+        return normalised(self.broker.snapshot(), self.log)
 
     def check(self) -> None:
         """The broker counts what the model counts."""
@@ -331,6 +330,17 @@ class World:
         if identity in self.unclaimed:
             self.unclaimed.remove(identity)
 
+    def _relearn(self) -> None:
+        """Make the model anew from what is left of the log; a snapshot not written yet is void."""
+        self._unsaved = None
+        self.model = Model(SETTINGS)
+        retired = dict(self._retired)
+        for index in range(len(self.log.records) + 1):
+            if index in retired:
+                self.model.retire(retired[index])
+            if index < len(self.log.records):
+                self.model.apply(self.log.records[index])
+
     def _recover(self) -> None:
         """Continue with a broker made from the log, by each way there is."""
         index, state = self.saved or (0, b"")
@@ -340,7 +350,7 @@ class World:
         if not self._retired:
             whole = Broker(self.log, SETTINGS)
             replay(whole, self.log.records)
-            assert normalised(whole.snapshot()) == self.state()
+            assert normalised(whole.snapshot(), self.log) == self.state()
         self.holders.clear()
         self.waiting.clear()
         self.used.clear()
@@ -357,11 +367,14 @@ def replay(broker: Broker, records: list[Record]) -> None:
                 broker.apply_event(part[1], part[0])
 
 
-def normalised(state: bytes) -> dict[str, Any]:
-    """A snapshot as values in which equal states are equal."""
+def normalised(state: bytes, log: MemoryLog) -> dict[str, Any]:
+    """A snapshot as values in which equal states are equal; a cursor becomes the number of messages behind it."""
     saved: dict[str, Any] = msgspec.msgpack.decode(state)
     saved["topics"] = sorted(topic for topic in saved["topics"] if topic[1])
     for sub in saved["subscriptions"]:
+        topic = sub[1]["topic"]
+        sub[1]["cursor"] = log.count_from(topic, sub[1]["cursor"])
+        sub[2] = log.count_from(topic, sub[2])
         joined: list[list[int]] = []
         for first, count, offset, attempt, due, awaited in sub[-1]:
             if joined and joined[-1][3:] == [attempt, due, awaited]:

@@ -215,6 +215,11 @@ class Broker:
         )
         return None if due == NEVER else due
 
+    def rewound(self, offset: int) -> None:
+        """The log refused what it had not made durable and gives the offsets from here on again."""
+        for sub in self._subscriptions.values():
+            sub.rewind(offset)
+
     def forget_before(self, offset: int, now: int) -> None:
         """The log is about to delete everything below the offset; what somebody still needs of it is dropped.
 
@@ -242,16 +247,17 @@ class Broker:
     def apply_event(self, event: EventPart, offset: int) -> None:
         """Fold a recorded event, found at this offset, into the state. Only before the broker is used."""
         if event.event == Event.SUBSCRIBED:
-            definition = msgspec.json.decode(event.detail, type=Definition)
-            self._recover(self._registry.create(definition, event.subscription))
+            sub = self._registry.create(msgspec.json.decode(event.detail, type=Definition), event.subscription)
+            sub.rewind(offset)
+            self._recover(sub)
             return
-        sub = self._subscriptions.get(event.subscription)
-        if sub is None:
+        known = self._subscriptions.get(event.subscription)
+        if known is None:
             return
         if event.event == Event.UNSUBSCRIBED:
-            self._registry.remove(sub)
+            self._registry.remove(known)
         else:
-            fold(sub, event, self._source)
+            fold(known, event, self._source)
 
     def apply_batch(self, batch: Batch) -> None:
         """Fold a recorded batch into the state. Only before the broker is used."""

@@ -87,9 +87,9 @@ class Runs:
         if count < 1:
             return False
         runs = self._runs
-        index = bisect_right(runs, first, key=_first_of) - 1
-        if index < 0:
+        if not runs or first < runs[0].first:
             return False
+        index = bisect_right(runs, first, key=_first_of) - 1
         reached = first
         end = first + count
         while reached < end:
@@ -109,9 +109,9 @@ class Runs:
         was made: the old one keeps the front, and with it its place in every queue.
         """
         runs = self._runs
-        index = bisect_left(runs, at, key=_first_of)
-        if index == 0:
+        if not runs or at <= runs[0].first:
             return 0, None
+        index = bisect_left(runs, at, key=_first_of)
         run = runs[index - 1]
         size = at - run.first
         if size >= run.count:

@@ -5,7 +5,7 @@ no event.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from headrace.broker.runs import Consumer, Run, Runs
@@ -78,6 +78,12 @@ class Subscription:
         self.untouched = False
 
     # The cursor
+
+    def rewind(self, offset: int) -> None:
+        """Begin no later than here: one that began behind messages the log then refused would miss others."""
+        if self.cursor > offset:
+            self.cursor = offset
+            self.definition = replace(self.definition, cursor=offset)
 
     def skip(self, first: int, count: int, event: Event) -> int:
         """Pass these messages, which the cursor stands before. Returns the delivery id of the first."""

@@ -5,6 +5,7 @@ import pytest
 from headrace.broker import Broker, BrokerSettings, RetryPolicy
 from headrace.broker.snapshot import BadSnapshot
 from headrace.broker.views import Status
+from headrace.model.batch import build_batch
 from headrace.model.errors import BrokerError
 from headrace.model.events import Event
 from headrace.model.requests import Start
@@ -62,6 +63,21 @@ def test_lost_deliveries_come_again_under_the_same_ids_and_old_acks_are_unknown(
     with pytest.raises(BrokerError):
         desk.ack(sub, (2, 1))
     assert desk.take(sub) == [(2, b"b", 1)]
+
+
+def test_a_subscription_made_behind_refused_messages_misses_nothing() -> None:
+    desk = Desk()
+    desk.log.append(build_batch("t", [b"refused"] * 5, timestamp_us=desk.now))
+    sub = desk.broker.subscribe("t", qos=1, owner=OWNER, at=desk.log.next_offset, now=desk.now)
+    for payload in desk.broker.drain():
+        desk.log.append(payload)
+    desk.log.refuse()
+    desk.broker.rewound(desk.log.next_offset)
+    desk.publish("t", b"next")
+    assert desk.take(sub) == [(1, b"next", 1)]
+    desk.broker.drain()
+    desk.restart()
+    assert desk.take(sub) == [(1, b"next", 1)]
 
 
 def test_an_unused_subscription_is_handed_back_once() -> None:
@@ -125,7 +141,7 @@ def test_a_snapshot_and_the_records_after_it_are_the_whole_log() -> None:
     desk.sync()
     restored = Broker.restore(state, desk.log, desk.settings)
     replay(restored, desk.log.records[records:])
-    assert normalised(restored.snapshot()) == normalised(desk.broker.snapshot())
+    assert normalised(restored.snapshot(), desk.log) == normalised(desk.broker.snapshot(), desk.log)
     assert restored.counters == desk.broker.counters
 
 
