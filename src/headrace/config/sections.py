@@ -50,6 +50,7 @@ class LogSection(Section, frozen=True, kw_only=True):
     retention_hard: bool = False
     tail_cache_bytes: Natural = 64 << 20
     snapshot_bytes: Annotated[int, Meta(ge=4096)] = 64 << 20
+    fill_bytes: Annotated[int, Meta(ge=0, le=1 << 30)] = 1 << 20
 
     def __post_init__(self) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from headrace.log.direct import BLOCK, WORTHWHILE, DirectWriter, split
 from headrace.model.batch import Buffer
 
 _BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
@@ -70,10 +71,11 @@ class Disk(Protocol):
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_direct", "_fd")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, direct: DirectWriter | None = None) -> None:
         self._fd = fd
+        self._direct = direct
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
@@ -86,8 +88,21 @@ class OsFile:
         return data
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers back to back, in as few calls as the system allows."""
-        start = position
+        """Write all buffers back to back, whole blocks of a big write past the page cache."""
+        size = sum(map(len, buffers))
+        if self._direct is None or size < WORTHWHILE:
+            self._write(buffers, position)
+            return size
+        first, last = -(-position // BLOCK) * BLOCK, (position + size) // BLOCK * BLOCK
+        head, rest = split(buffers, first - position)
+        whole, tail = split(rest, last - first)
+        self._write(head, position)
+        self._direct.write(whole, first)
+        self._write(tail, last)
+        return size
+
+    def _write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write in as few calls as the system allows."""
         for first in range(0, len(buffers), _BUFFERS_MAX):
             chunk = buffers[first : first + _BUFFERS_MAX]
             wanted = sum(map(len, chunk))
@@ -95,7 +110,6 @@ class OsFile:
             if written < wanted:
                 self._write_rest(b"".join(chunk), written, position)
             position += wanted
-        return position - start
 
     def _write_rest(self, data: bytes, written: int, position: int) -> None:
         rest = memoryview(data)
@@ -123,6 +137,9 @@ class OsFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
 
 
 class OsDisk:
@@ -134,7 +151,9 @@ class OsDisk:
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         """An existing file."""
-        return OsFile(os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
+        if not writable:
+            return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), DirectWriter.open(path))
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, replacing what had it."""

@@ -140,7 +140,7 @@ class Engine:
 
     def _flush(self) -> None:
         """Hand everything pending to the committer; it comes back here as long as there is something to do."""
-        flush = self.log.begin_flush(self.clock.now())
+        flush = self.log.begin_flush(self.clock.now(), sync=self._snapshots.waiting)
         if flush is not None:
             self._flushing, self._unsettled = self._unsettled, []
             self._flush_ticket = self._ticket
@@ -190,6 +190,7 @@ class Engine:
 
     def _refuse(self, cause: StorageError) -> None:
         """The log dropped every publish not yet durable; it keeps the events and tries again."""
+        self._snapshots.discard()
         refused = self._flushing + self._unsettled
         self._flushing, self._unsettled = [], []
         self.publishes_settled = self._ticket

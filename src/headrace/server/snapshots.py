@@ -37,6 +37,15 @@ class Snapshots:
         self._writing = True
         return log.begin_snapshot(EVENTS_FROM.pack(events_from) + state, covered)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a snapshot waits for a sync."""
+        return self._taken is not None
+
+    def discard(self) -> None:
+        """A flush failed: events were given other offsets, so a state that waits fits the log no more."""
+        self._taken = None
+
     def ended(self, log: Log, job: Job) -> None:
         """A job of the committer ended; take it in if it was a snapshot."""
         if isinstance(job, SnapshotWrite):
