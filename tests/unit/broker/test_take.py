@@ -180,6 +180,9 @@ def test_a_qos0_subscription_keeps_the_newest() -> None:
     desk = Desk(BrokerSettings(qos0_pending_max=2))
     sub = desk.subscribe("t", qos=0)
     desk.publish("t", b"a", b"b")
+    info = desk.broker.subscription(sub)
+    assert info is not None
+    assert info.pending == 2
     desk.publish("t", b"c")
     assert desk.take(sub) == [(2, b"b", 1), (3, b"c", 1)]
     dropped = next(event for event in desk.events + desk.sync() if event.event == Event.DROPPED)
