@@ -73,9 +73,6 @@ class MemoryLog:
         for name, batches in self._topics.items():
             self._topics[name] = [batch for batch in batches if batch.end > offset]
 
-    def topics(self) -> list[str]:
-        return list(self._topics)
-
     def batch_at(self, topic: str, offset: int) -> Batch | None:
         batches = self._topics.get(topic, [])
         index = bisect_right(batches, offset, key=lambda batch: batch.base) - 1

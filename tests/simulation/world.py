@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,6 +32,15 @@ SETTINGS = BrokerSettings(
 TOPICS = ("plain", "short", "late", "$dead.plain")
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A snapshot: batches not yet visible and events not yet drained when it was taken are still to be applied."""
+
+    batches_from: int
+    events_from: int
+    state: bytes
+
+
 class World:
     """A broker with a log it can lose the end of, and a model that knows better."""
 
@@ -43,8 +53,8 @@ class World:
         self.waiting: dict[Hashable, set[int]] = {}
         self.used: dict[int, int] = {}
         self.unclaimed: list[int] = []
-        self.saved: tuple[int, bytes] | None = None
-        self._unsaved: tuple[int, bytes] | None = None
+        self.saved: Saved | None = None
+        self._unsaved: Saved | None = None
         self._retired: list[tuple[int, int]] = []
         self._published = 0
 
@@ -190,7 +200,7 @@ class World:
 
     def save(self) -> None:
         """Take a snapshot; it is written with the next sync."""
-        self._unsaved = len(self.log.records), self.broker.snapshot()
+        self._unsaved = Saved(self.log.synced, len(self.log.records), self.broker.snapshot())
 
     def retire(self, share: float) -> None:
         """Delete the oldest part of the log, needed or not."""
@@ -343,10 +353,12 @@ class World:
 
     def _recover(self) -> None:
         """Continue with a broker made from the log, by each way there is."""
-        index, state = self.saved or (0, b"")
-        self.broker = Broker.restore(state, self.log, SETTINGS) if state else Broker(self.log, SETTINGS)
-        replay(self.broker, self.log.records[index:])
-        self.broker.learn_topics(self.log.topics())
+        if self.saved is None:
+            self.broker = Broker(self.log, SETTINGS)
+            replay(self.broker, self.log.records)
+        else:
+            self.broker = Broker.restore(self.saved.state, self.log, SETTINGS)
+            replay(self.broker, self.log.records, self.saved.batches_from, self.saved.events_from)
         if not self._retired:
             whole = Broker(self.log, SETTINGS)
             replay(whole, self.log.records)
@@ -357,13 +369,14 @@ class World:
         self.unclaimed = sorted(sub.id for sub in self.model.subscriptions.values() if not sub.name)
 
 
-def replay(broker: Broker, records: list[Record]) -> None:
+def replay(broker: Broker, records: list[Record], batches_from: int = 0, events_from: int = 0) -> None:
     """Fold records into a broker as recovery does."""
-    for record in records:
+    for index, record in enumerate(records):
         for part in record.parts():
             if isinstance(part, Batch):
-                broker.apply_batch(part)
-            else:
+                if index >= batches_from:
+                    broker.apply_batch(part)
+            elif index >= events_from:
                 broker.apply_event(part[1], part[0])
 
 

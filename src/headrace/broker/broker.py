@@ -4,7 +4,7 @@ Every call takes plain values and `now` (microseconds). What is to be remembered
 something out of `drain_ready`; the caller appends the one to the log and tells the others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Self
 
@@ -260,16 +260,14 @@ class Broker:
             fold(known, event, self._source)
 
     def apply_batch(self, batch: Batch) -> None:
-        """Fold a recorded batch into the state. Only before the broker is used."""
+        """Fold a recorded batch into the state; one the state has counted changes nothing.
+
+        A snapshot counts what was visible when it was taken, so this begins at the batches that were not.
+        """
         self._registry.topic(batch.topic).saw(batch)
 
-    def learn_topics(self, names: Iterable[str]) -> None:
-        """Count what is stored of these topics: those first published to while a snapshot was on its way."""
-        for name in names:
-            self._registry.topic(name)
-
     def snapshot(self) -> bytes:
-        """The state, everything drained so far included: it belongs to the offset the next record will get."""
+        """The state, everything drained so far included: events from the next record on are not in it."""
         return snapshot.encode(self._registry)
 
     @classmethod
