@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from headrace.config import Config, load
 from headrace.log import Disk
+from headrace.server.clock import Clock
 from headrace.server.node import Node
 
 KEY = "test-key"
@@ -14,15 +15,20 @@ KEY = "test-key"
 
 @asynccontextmanager
 async def broker(
-    data_dir: Path | str | None = None, *, disk: Disk | None = None, **overrides: object
+    data_dir: Path | str | None = None,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    **overrides: object,
 ) -> AsyncIterator[Node]:
     """A running broker; `node.endpoints` says where, `KEY` is its API key.
 
-    Without `data_dir` the log lives in a temporary directory. `disk` lets a test break the disk. `overrides` are
+    Without `data_dir` the log lives in a temporary directory. `disk` and `clock` let a test break the
+    disk and turn the clock. `overrides` are
     sections of the configuration: `broker(retry={"max_attempts": 1})`.
     """
     with TemporaryDirectory(prefix="headrace-") as scratch:
-        node = await Node.start(_config(data_dir or scratch, overrides), disk=disk)
+        node = await Node.start(_config(data_dir or scratch, overrides), disk=disk, clock=clock)
         try:
             yield node
         finally:

@@ -1,5 +1,6 @@
 """A real `headrace serve --dev` process on free ports."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,11 +18,21 @@ class Served:
 
     process: subprocess.Popen[str]
     ports: dict[str, int]
+    stderr: Path
 
     @property
     def port(self) -> int:
         """BlipMQ's port."""
         return self.ports["blipmq"]
+
+    def wait_for_log(self, event: str) -> dict[str, object]:
+        """The first line of the broker's log about this event, once it is there."""
+        with self.stderr.open() as lines:
+            while self.process.poll() is None:
+                if (line := lines.readline()) and event in line:
+                    found: dict[str, object] = json.loads(line)
+                    return found
+        raise AssertionError(f"the broker ended before {event}")
 
     def resident_bytes(self) -> int:
         """The broker's resident memory."""
@@ -30,13 +41,15 @@ class Served:
 
 
 @contextmanager
-def served(data_dir: Path, *arguments: str, **settings: str) -> Iterator[Served]:
+def served(data_dir: Path, *arguments: str, dev: bool = True, **settings: str) -> Iterator[Served]:
     """Run a broker; `settings` are environment names without the prefix (RETRY__MAX_ATTEMPTS="5")."""
     environment = os.environ | OTHER_DOORS_OFF
     environment |= {"HEADRACE_LISTEN__BLIPMQ": "127.0.0.1:0", "HEADRACE_LISTEN__HTTP": "127.0.0.1:0"}
     environment |= {f"HEADRACE_{name}": value for name, value in settings.items()}
-    command = [sys.executable, "-m", "headrace", "serve", "--dev", "--data-dir", str(data_dir), *arguments]
-    with (data_dir / "stderr.txt").open("w") as stderr:
+    command = [sys.executable, "-m", "headrace", "serve", "--data-dir", str(data_dir), *arguments]
+    command += ["--dev"] * dev
+    errors = data_dir / "stderr.txt"
+    with errors.open("w") as stderr:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout
     ports: dict[str, int] = {}
@@ -46,8 +59,8 @@ def served(data_dir: Path, *arguments: str, **settings: str) -> Iterator[Served]
                 ports[line.split()[1]] = int(line.rsplit(":", 1)[1])
             if line.strip() == "ready":
                 break
-        assert ports, (data_dir / "stderr.txt").read_text()
-        yield Served(process, ports)
+        assert ports, errors.read_text()
+        yield Served(process, ports, errors)
     finally:
         process.kill()
         process.wait()

@@ -5,12 +5,12 @@ something out of `drain_ready`; the caller appends the one to the log and tells 
 """
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import Self
 
 import msgspec
 
 from headrace.broker import snapshot
+from headrace.broker.alarms import NEVER, Alarms
 from headrace.broker.dispatch import Dispatch
 from headrace.broker.journal import Journal
 from headrace.broker.registry import Registry
@@ -18,7 +18,7 @@ from headrace.broker.replay import fold
 from headrace.broker.runs import Consumer
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.subscription import Definition, Subscription
-from headrace.broker.topic import NEVER, Topic
+from headrace.broker.topic import Topic
 from headrace.broker.views import (
     Counters,
     Status,
@@ -56,8 +56,8 @@ class Broker:
         self._dispatch = Dispatch(source, settings, self._journal)
         self._waiting = WaitingRoom()
         self._holding: dict[Consumer, dict[int, Subscription]] = {}
-        self._wakes: list[tuple[int, int]] = []
-        self._sweeps: list[tuple[int, str]] = []
+        self._wakes: Alarms[int] = Alarms()
+        self._sweeps: Alarms[str] = Alarms()
 
     # Subscriptions
 
@@ -86,6 +86,7 @@ class Broker:
         if sub is not None:
             self._journal.subscription(Event.UNSUBSCRIBED, sub.id, now, reason[:REASON_MAX])
             self._waiting.call(sub, len(sub.waiters))
+            self._wakes.cancel(sub.id)
             self._registry.remove(sub)
 
     # Deliveries
@@ -111,8 +112,8 @@ class Broker:
             return []
         sub.use(now)
         portions = self._dispatch.take(sub, limit, consumer, now, size_max)
-        if sub.timers and sub.timers[0][0] < sub.wake_at:
-            self._schedule(sub)
+        if sub.timers:
+            self._wakes.wake_by(sub.id, sub.timers[0][0])
         if sub.waiters and sub.peek_ready() is not None:
             self._waiting.call(sub, len(sub.ready))
         if consumer is not None:
@@ -185,34 +186,21 @@ class Broker:
         if topic.has_qos0:
             self._check_overflow(topic, batch.count, now)
         if topic.subscriptions and (batch.expires_us or topic.ttl_us):
-            self._sweep_from(topic, topic.expires(batch))
+            self._sweeps.wake_by(topic.name, topic.expires(batch))
         if topic.waiting:
             for sub in list(topic.waiting.values()):
                 self._waiting.call(sub, batch.count)
 
     def tick(self, now: int) -> None:
         """Do what is due: take back unsettled messages, expire messages and abandoned subscriptions."""
-        wakes = self._wakes
-        while wakes and wakes[0][0] <= now:
-            due, identity = heappop(wakes)
-            sub = self._subscriptions.get(identity)
-            if sub is not None and sub.wake_at == due:
-                sub.wake_at = NEVER
-                self._wake(sub, now)
-        sweeps = self._sweeps
-        while sweeps and sweeps[0][0] <= now:
-            due, name = heappop(sweeps)
-            topic = self._registry.topic(name)
-            if topic.sweep_at == due:
-                topic.sweep_at = NEVER
-                self._sweep(topic, now)
+        while (identity := self._wakes.pop(now)) is not None:
+            self._wake(self._subscriptions[identity], now)
+        while (name := self._sweeps.pop(now)) is not None:
+            self._sweep(self._registry.topic(name), now)
 
     def next_deadline(self) -> int | None:
         """When `tick` next has something to do, None for never."""
-        due = min(
-            self._wakes[0][0] if self._wakes else NEVER,
-            self._sweeps[0][0] if self._sweeps else NEVER,
-        )
+        due = min(self._wakes.next_due(), self._sweeps.next_due())
         return None if due == NEVER else due
 
     def rewound(self, offset: int) -> None:
@@ -255,6 +243,7 @@ class Broker:
         if known is None:
             return
         if event.event == Event.UNSUBSCRIBED:
+            self._wakes.cancel(known.id)
             self._registry.remove(known)
         else:
             fold(known, event, self._source)
@@ -328,15 +317,13 @@ class Broker:
 
     def _schedule(self, sub: Subscription) -> None:
         """Have `tick` look at the subscription when its next timer is due."""
-        due = min(sub.next_due(), sub.last_used + self._expiry_us if sub.last_used else 0)
-        if due < sub.wake_at:
-            sub.wake_at = due
-            heappush(self._wakes, (due, sub.id))
+        expiry = sub.last_used + self._expiry_us if sub.last_used else 0
+        self._wakes.wake_by(sub.id, min(sub.next_due(), expiry))
 
     def _wake(self, sub: Subscription, now: int) -> None:
         if not sub.last_used:
             sub.last_used = now
-            self._sweep_from(sub.topic, now)
+            self._sweeps.wake_by(sub.topic.name, now)
         elif now >= sub.last_used + self._expiry_us:
             self.unsubscribe(sub.id, IDLE, now)
             return
@@ -345,17 +332,12 @@ class Broker:
             self._waiting.call(sub, ready)
         self._schedule(sub)
 
-    def _sweep_from(self, topic: Topic, due: int) -> None:
-        """Have `tick` look for expired messages of the topic."""
-        if due < topic.sweep_at:
-            topic.sweep_at = due
-            heappush(self._sweeps, (due, topic.name))
-
     def _sweep(self, topic: Topic, now: int) -> None:
+        """Pass what has expired at the topic's cursors."""
         subscriptions = topic.subscriptions.values()
         due = min((self._dispatch.skip_expired(sub, now) for sub in subscriptions), default=NEVER)
         if due != NEVER:
-            self._sweep_from(topic, max(due, now + SWEEP_INTERVAL_US))
+            self._sweeps.wake_by(topic.name, max(due, now + SWEEP_INTERVAL_US))
 
     def _check_overflow(self, topic: Topic, count: int, now: int) -> None:
         """Now and then drop what QoS 0 subscriptions left lying; a take does it exactly."""

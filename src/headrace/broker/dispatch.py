@@ -6,13 +6,13 @@ consumer.
 
 from heapq import heappop
 
+from headrace.broker.alarms import NEVER
 from headrace.broker.deadletters import dead_letters
 from headrace.broker.journal import Journal
 from headrace.broker.retry import GiveUp, next_step
 from headrace.broker.runs import Consumer, Run
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.subscription import Subscription
-from headrace.broker.topic import NEVER
 from headrace.model.batch import Batch
 from headrace.model.delivery import BatchSource, Portion
 from headrace.model.events import Event, Range

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+from headrace.broker.alarms import NEVER
 from headrace.broker.runs import Consumer, Run, Runs
-from headrace.broker.topic import NEVER, Topic
+from headrace.broker.topic import Topic
 from headrace.model.batch import Batch
 from headrace.model.events import Event, Range
 
@@ -39,7 +40,6 @@ class Subscription:
     tally       messages by what happened to them, indexed by Event; DELIVERED counts first deliveries
     last_used   when somebody last took or settled, or when the time began to count after a restart
     untouched   whether it was recovered and nobody has used it since
-    wake_at     when the broker looks at it again
     batch       the batch the cursor is inside of, while it is being read
     blocked     whether the last take stopped at the in-flight limit
     """
@@ -47,7 +47,6 @@ class Subscription:
     __slots__ = (
         "batch", "batch_expires", "blocked", "cursor", "definition", "id", "in_flight", "last_used",
         "owner", "passed", "qos", "ready", "redelivered", "runs", "tally", "timers", "topic", "untouched", "waiters",
-        "wake_at",
     )  # fmt: skip
 
     def __init__(self, identity: int, definition: Definition, topic: Topic) -> None:
@@ -66,7 +65,6 @@ class Subscription:
         self.redelivered = 0
         self.last_used = 0
         self.untouched = False
-        self.wake_at = NEVER
         self.batch: Batch | None = None
         self.batch_expires = NEVER
         self.blocked = False

@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.alarms import NEVER
 from headrace.broker.retry import deadline
 from headrace.broker.settings import BrokerSettings, TopicSettings
 from headrace.model.batch import Batch
 
 if TYPE_CHECKING:
     from headrace.broker.subscription import Subscription
-
-NEVER = 1 << 63
 
 
 class Topic:
@@ -19,12 +18,11 @@ class Topic:
     has_qos0    whether a QoS 0 subscription was ever made
     end         the offset after the last visible message
     waiting     subscriptions with somebody waiting for the next message
-    sweep_at    when expired messages are next looked for
     unchecked   messages since QoS 0 subscriptions were last checked for overflow
     """
 
     __slots__ = (
-        "_first_wait_us", "delay_us", "end", "has_qos0", "name", "policy", "published", "subscriptions", "sweep_at",
+        "_first_wait_us", "delay_us", "end", "has_qos0", "name", "policy", "published", "subscriptions",
         "ttl_us", "unchecked", "waiting",
     )  # fmt: skip
 
@@ -40,7 +38,6 @@ class Topic:
         self.has_qos0 = False
         self.subscriptions: dict[int, Subscription] = {}
         self.waiting: dict[int, Subscription] = {}
-        self.sweep_at = NEVER
         self.unchecked = 0
 
     def saw(self, batch: Batch) -> None:

@@ -22,9 +22,9 @@ from headrace.log.segment import Segment
 from headrace.log.settings import LogSettings, SyncMode
 from headrace.log.snapshot import Snapshot, SnapshotWrite, snapshot_offsets
 from headrace.log.topics import Topics
-from headrace.model.batch import PART_BATCH, Batch
+from headrace.model.batch import Batch
 from headrace.model.errors import StorageError
-from headrace.model.parts import PART_HEAD, RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
+from headrace.model.parts import RECORD_HEADER, RECORD_HEADER_SIZE, batches_in
 
 _MICROSECONDS = 1_000_000
 
@@ -260,22 +260,30 @@ class Log:
         write.run()
         self.end_snapshot(write)
 
+    def expiring_below(self, now: int, needed_from: int) -> int:
+        """The offset below which `retire`, called now, would forget everything; 0 when it would forget nothing."""
+        expired = self._expired(now, needed_from)
+        return expired[-1].end if expired else 0
+
     def retire(self, now: int, needed_from: int) -> Removal | None:
         """Forget sealed segments older than the retention, to be removed by the result's `run`.
 
         None is forgotten that a snapshot still builds upon, or, unless retention is hard, that holds offset
         `needed_from` or later ones.
         """
+        expired = self._expired(now, needed_from)
+        for segment in expired:
+            self._forget(segment)
+        return Removal(self._directory, self._disk, expired) if expired else None
+
+    def _expired(self, now: int, needed_from: int) -> list[Segment]:
         if not self._snapshot_offsets:
-            return None
+            return []
         below = self._snapshot_offsets[-1]
         if not self._settings.retention_hard:
             below = min(below, needed_from)
         before = now - self._settings.retention_s * _MICROSECONDS
-        expired = expired_segments(self._segments, before_us=before, below=below)
-        for segment in expired:
-            self._forget(segment)
-        return Removal(self._directory, self._disk, expired) if expired else None
+        return expired_segments(self._segments, before_us=before, below=below)
 
     def close(self) -> None:
         """Close the files. What was appended and not flushed is gone."""
@@ -380,8 +388,4 @@ class Log:
 
 def _batches(record: bytearray, first: int) -> list[Batch]:
     """The batches in a record that begins with offset `first`."""
-    size, kind = PART_HEAD.unpack_from(record, RECORD_HEADER_SIZE)
-    if kind == PART_BATCH and size == len(record) - RECORD_HEADER_SIZE:
-        return [Batch(record, RECORD_HEADER_SIZE, first)]
-    parts = iter_parts(record, RECORD_HEADER_SIZE, len(record), first)
-    return [part for part in parts if isinstance(part, Batch)]
+    return batches_in(record, RECORD_HEADER_SIZE, len(record), first)

@@ -26,7 +26,7 @@ class Topic:
         self.cold_end = 0
         self.segments: list[Segment] = []
         self._bases: list[int] = []
-        self._batches: list[Batch] = []
+        self._batches: list[Batch | None] = []
         self._head = 0
 
     def remember(self, batch: Batch) -> None:
@@ -36,8 +36,11 @@ class Topic:
         self.end = batch.base + batch.count
 
     def evict(self) -> None:
-        """Forget the oldest cached batch."""
-        self.cold_end = self._batches[self._head].end
+        """Forget the oldest cached batch; its place in the lists is given back with those of others."""
+        oldest = self._batches[self._head]
+        assert oldest is not None
+        self.cold_end = oldest.end
+        self._batches[self._head] = None
         self._head += 1
         if self._head >= _COMPACT_FROM and 2 * self._head >= len(self._batches):
             del self._bases[: self._head], self._batches[: self._head]
@@ -52,6 +55,7 @@ class Topic:
         number = bisect_right(self._bases, offset, self._head)
         if number > self._head:
             batch = self._batches[number - 1]
+            assert batch is not None
             if offset < batch.base + batch.count:
                 return batch
         return self._batches[number] if number < len(self._batches) else None

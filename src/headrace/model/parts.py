@@ -49,3 +49,18 @@ def payload_span(buffer: Buffer, start: int, end: int) -> int:
         span += struct.unpack_from("<I", buffer, start + 8)[0] if kind == PART_BATCH else 1
         start += size
     return span
+
+
+def batches_in(buffer: Buffer, start: int, end: int, base: int) -> list[Batch]:
+    """The batches of a payload known to be well-formed; its events are only counted."""
+    batches = []
+    while start < end:
+        size, kind = PART_HEAD.unpack_from(buffer, start)
+        if kind == PART_BATCH:
+            batch = Batch(buffer, start, base)
+            batches.append(batch)
+            base += batch.count
+        else:
+            base += 1
+        start += size
+    return batches

@@ -95,8 +95,13 @@ class Engine:
         await waiter.until(ticket)
 
     def retire(self) -> None:
-        """Let go of old segments that nobody needs any more."""
-        if (removal := self.log.retire(self.clock.now(), self.broker.needed_from())) is not None:
+        """Let go of old segments, and with hard retention of what subscriptions still have in them."""
+        now, needed_from = self.clock.now(), self.broker.needed_from()
+        below = self.log.expiring_below(now, needed_from)
+        if below > needed_from:
+            self.broker.forget_before(below, now)
+            self.journal()
+        if (removal := self.log.retire(now, needed_from)) is not None:
             self._chores.append(removal)
             self._kick()
 

@@ -45,8 +45,12 @@ class Node:
         self._chores: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, config: Config, *, accept_damage: bool = False, disk: Disk | None = None) -> "Node":
+    async def start(
+        cls, config: Config, *, accept_damage: bool = False, disk: Disk | None = None, clock: Clock | None = None
+    ) -> "Node":
         """Recover the log, open every listener, write endpoints.json.
+
+        `disk` and `clock` are the real ones unless a test brings its own.
 
         Raises LogDamaged, StorageError (the disk fails, or another broker has the directory), ConfigError or
         OSError; nothing stays open then.
@@ -55,7 +59,7 @@ class Node:
         data_dir = Path(config.data_dir)
         settings = config.log_settings()
         stored = Log.open(data_dir / "log", disk or OsDisk(), settings, accept_damage=accept_damage)
-        engine = Engine(stored, recover_broker(stored, config.broker_settings()), Clock(), Snapshots())
+        engine = Engine(stored, recover_broker(stored, config.broker_settings()), clock or Clock(), Snapshots())
         node = cls(config, engine, keyring)
         try:
             await node._open_listeners()
