@@ -180,6 +180,7 @@ class Engine:
             self.publishes_settled = self.events_settled = self._flush_ticket
             for batch in flushed.batches:
                 self.broker.on_published(batch, now)
+            self._arm_timer()
         else:
             self._refuse(flushed.error)
         waiting, self._waiting = self._waiting, {}
@@ -196,6 +197,7 @@ class Engine:
     def _refuse(self, cause: StorageError) -> None:
         """The log dropped every publish not yet durable; it keeps the events and tries again."""
         self._snapshots.discard()
+        self.broker.rewound(self.log.next_offset)
         refused = self._flushing + self._unsettled
         self._flushing, self._unsettled = [], []
         self.publishes_settled = self._ticket
