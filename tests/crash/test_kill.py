@@ -92,12 +92,12 @@ class Ledger:
 def test_nothing_fenced_is_lost_and_nothing_acked_comes_again(lane: int, tmp_path: Path) -> None:
     chance = random.Random(lane)
     ledger = Ledger()
-    with served(tmp_path, **SETTINGS) as broker:
+    with served(tmp_path, dev=True, **SETTINGS) as broker:
         peer = Peer(broker.port)
         ledger.subscription = peer.subscribe(TOPIC)
         peer.close()
     for _ in range(CYCLES // LANES):
-        with served(tmp_path, **SETTINGS) as broker, ThreadPoolExecutor() as load:
+        with served(tmp_path, dev=True, **SETTINGS) as broker, ThreadPoolExecutor() as load:
             ledger.reconcile(broker.port)
             publisher, subscriber = Peer(broker.port), Peer(broker.port)
             work = [load.submit(ledger.publish, publisher), load.submit(ledger.consume, subscriber)]
@@ -106,7 +106,7 @@ def test_nothing_fenced_is_lost_and_nothing_acked_comes_again(lane: int, tmp_pat
             for task in work:
                 task.result()
             assert not early, "the broker hung up before it was killed"
-    with served(tmp_path, **SETTINGS) as broker:
+    with served(tmp_path, dev=True, **SETTINGS) as broker:
         ledger.reconcile(broker.port)
     assert ledger.fenced
     assert ledger.fenced <= ledger.ack_sent

@@ -66,20 +66,13 @@ class EventPart(NamedTuple):
     def encode(self) -> bytes:
         """The part's bytes."""
         reason = self.reason.encode()
-        size = padded(EVENT_HEADER.size + RANGE.size * len(self.ranges) + len(reason) + len(self.detail))
-        out = bytearray(size)
-        EVENT_HEADER.pack_into(
-            out, 0, size, PART_EVENT, self.event, len(reason), self.timestamp_us, self.subscription,
+        body = b"".join([*(RANGE.pack(*item) for item in self.ranges), reason, self.detail])
+        size = padded(EVENT_HEADER.size + len(body))
+        header = EVENT_HEADER.pack(
+            size, PART_EVENT, self.event, len(reason), self.timestamp_us, self.subscription,
             len(self.ranges), len(self.detail),
         )  # fmt: skip
-        at = EVENT_HEADER.size
-        for item in self.ranges:
-            RANGE.pack_into(out, at, *item)
-            at += RANGE.size
-        out[at : at + len(reason)] = reason
-        at += len(reason)
-        out[at : at + len(self.detail)] = self.detail
-        return bytes(out)
+        return (header + body).ljust(size, b"\0")
 
 
 def decode_event(buffer: Buffer, start: int) -> EventPart:
