@@ -50,6 +50,14 @@ class Inode:
         self.synced = bytes(self.content)
         self.changes.clear()
 
+    def sync_last_write(self) -> None:
+        """Sync what the last write wrote and nothing that was written before."""
+        position, data = self.changes.pop()
+        assert data is not None
+        synced = bytearray(self.synced)
+        _write(synced, position, data)
+        self.synced = bytes(synced)
+
     def survivor(self, survival: Survival, chance: random.Random) -> "Inode":
         if survival is Survival.KEPT:
             return Inode(bytearray(self.content), self.synced, list(self.changes))
@@ -204,7 +212,7 @@ class FaultFile:
     def pread(self, size: int, position: int) -> bytes:
         return bytes(self._inode.content[position : position + size])
 
-    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+    def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
         data = b"".join(buffers)
         operation = f"{self._kind}.write"
         if (error := self._disk.failure(operation)) is not None:
@@ -217,6 +225,9 @@ class FaultFile:
         self._disk.step(torn)
         self._inode.write(position, data)
         self._disk.step(f"{operation}.after")
+        if sync:
+            with _Step(self._disk, f"{self._kind}.sync"):
+                self._inode.sync_last_write()
         return len(data)
 
     def fdatasync(self) -> None:

@@ -163,15 +163,20 @@ def _collect_run(buf: Buffer, at: int, end: int, group: Group) -> int:
 
 
 def _collect_alike(buf: Buffer, at: int, end: int, group: Group) -> int:
-    """Keep tag and value of the group's frames from `at` on that are as long as the first (interpreted only)."""
+    """Keep tag and value of the group's frames from `at` on that are as long as the first (interpreted only).
+
+    Looks no further when already the second differs, as it does where topics take turns.
+    """
     size = 4 + int.from_bytes(buf[at : at + 4])
+    second = at + size
+    if buf[second : second + 4] != buf[at : at + 4] or not _belongs(buf, second, size - 4, group):
+        return at
     count = alike(buf, at, end, size, (3, *range(13, 13 + group.prefix_size), 4, 2, 1, 0))
-    stop = at + count * size
     value_at = 13 + group.prefix_size
     group.tags += struct.unpack(f">{count}Q", words(buf, at + 5, count, size))
     group.values.append(gather(buf, at + value_at, count, size, size - value_at))
     group.sizes += [size - value_at] * count
-    return stop
+    return at + count * size
 
 
 def _u32(data: Pointer, at: int) -> int:

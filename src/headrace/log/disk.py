@@ -21,8 +21,11 @@ class File(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
-    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers back to back and return how many bytes that was."""
+    def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
+        """Write all buffers back to back and return how many bytes that was; with `sync` once they are stable.
+
+        What was written before may still not be. After an error with `sync` it is not known which of the two failed.
+        """
 
     def fdatasync(self) -> None:
         """Return once everything written is on stable storage."""
@@ -87,34 +90,43 @@ class OsFile:
             data += more
         return data
 
-    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers back to back, whole blocks of a big write past the page cache."""
+    def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
+        """Write all buffers back to back: a big write past the page cache, a small one synced in the same call."""
         size = sum(map(len, buffers))
-        if self._direct is None or size < WORTHWHILE:
-            self._write(buffers, position)
+        if self._direct is not None and size >= WORTHWHILE:
+            self._write_blocks(self._direct, buffers, position, size)
+        elif len(buffers) <= _BUFFERS_MAX:
+            self._write(buffers, position, os.RWF_DSYNC if sync else 0)
             return size
+        else:
+            self._write(buffers, position)
+        if sync:
+            self.fdatasync()
+        return size
+
+    def _write_blocks(self, direct: DirectWriter, buffers: Sequence[Buffer], position: int, size: int) -> None:
+        """Write whole blocks directly; those shared with what is before and after go through the page cache."""
         first, last = -(-position // BLOCK) * BLOCK, (position + size) // BLOCK * BLOCK
         head, rest = split(buffers, first - position)
         whole, tail = split(rest, last - first)
         self._write(head, position)
-        self._direct.write(whole, first)
+        direct.write(whole, first)
         self._write(tail, last)
-        return size
 
-    def _write(self, buffers: Sequence[Buffer], position: int) -> None:
+    def _write(self, buffers: Sequence[Buffer], position: int, flags: int = 0) -> None:
         """Write in as few calls as the system allows."""
         for first in range(0, len(buffers), _BUFFERS_MAX):
             chunk = buffers[first : first + _BUFFERS_MAX]
             wanted = sum(map(len, chunk))
-            written = os.pwritev(self._fd, chunk, position)
+            written = os.pwritev(self._fd, chunk, position, flags)
             if written < wanted:
-                self._write_rest(b"".join(chunk), written, position)
+                self._write_rest(b"".join(chunk), written, position, flags)
             position += wanted
 
-    def _write_rest(self, data: bytes, written: int, position: int) -> None:
+    def _write_rest(self, data: bytes, written: int, position: int, flags: int) -> None:
         rest = memoryview(data)
         while written < len(rest):
-            written += os.pwrite(self._fd, rest[written:], position + written)
+            written += os.pwritev(self._fd, [rest[written:]], position + written, flags)
 
     def fdatasync(self) -> None:
         """Return once everything written is on stable storage."""

@@ -31,6 +31,7 @@ class Writer:
         self.file: File | None = None
         self.position = 0
         self.broken = False
+        self._dirty = False
         self._filled = 0
         self._zeros = bytes(fill_bytes)
 
@@ -52,6 +53,7 @@ class Writer:
         except OSError:
             self.broken = True
             raise
+        self._dirty = False
 
     def finish(self) -> None:
         """Leave a full segment whole: nothing behind its last record, everything synced."""
@@ -60,8 +62,11 @@ class Writer:
         self._filled = self.position
         self.sync()
 
-    def append(self, buffers: Sequence[bytearray], size: int) -> None:
-        """Write at the end, or leave the end where it was.
+    def append(self, buffers: Sequence[bytearray], size: int, *, sync: bool) -> None:
+        """Write at the end, and sync if asked to, or leave the end where it was.
+
+        Both are one call where nothing earlier waits for a sync. When that fails it may have been the sync, so that
+        the file is never trusted again.
 
         Small writes that reach new ground fill some of it with zeros: syncing what does not grow the file is twice as
         fast, so that the next ones gain more than this one pays.
@@ -73,12 +78,17 @@ class Writer:
         if end > self._filled and size <= FILL_AFTER_BYTES_MAX:
             writes.append(self._zeros)
             filled = end + len(self._zeros)
+        together = sync and not self._dirty
         try:
-            self.file.pwritev(writes, self.position)
+            self.file.pwritev(writes, self.position, sync=together)
         except OSError:
             self._retreat()
+            self.broken = self.broken or together
             raise
         self.position, self._filled = end, filled
+        self._dirty = not together
+        if self._dirty and sync:
+            self.sync()
 
     def start_segment(self, header: SegmentHeader, carried: Sequence[bytearray]) -> Segment:
         """Begin a new segment holding the `carried` records; durable under its name before this returns."""
@@ -89,6 +99,7 @@ class Writer:
         self.close()
         self.file = file
         self.position = self._filled = SEGMENT_HEADER_SIZE + sum(map(len, carried))
+        self._dirty = False
         self.broken = False
         return Segment(path, header, header.first, SEGMENT_HEADER_SIZE)
 
@@ -151,8 +162,8 @@ class Flush:
             self._prepare()
             self.position = self._writer.position
             if self.records:
-                self._writer.append(self.records, self.size)
-            if self.sync:
+                self._writer.append(self.records, self.size, sync=self.sync)
+            elif self.sync:
                 self._writer.sync()
         except OSError as error:
             self.error = StorageError(f"{type(error).__name__}: {error.strerror or error}")

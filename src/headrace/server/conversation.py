@@ -83,7 +83,7 @@ class Conversation:
                 done += consumed
                 self._todo.extend(requests)
                 self._work()
-                if not requests:
+                if not requests or (done == len(view) and self.identity is not None):
                     break
         except PeerProtocolError:
             self._work()

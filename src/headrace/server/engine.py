@@ -21,6 +21,7 @@ from headrace.server.metrics import Histogram
 from headrace.server.snapshots import Snapshots
 
 RETRY_S = 0.1
+EVENTS_WAIT_S = 0.005
 ROOM = bytes(RECORD_HEADER_SIZE)
 
 
@@ -54,9 +55,11 @@ class Engine:
         self._flushing: list[tuple[Publish, Sender]] = []
         self._flush_ticket = 0
         self._flush_since_us = 0
-        self._first_append_us = 0
+        self._first_publish_us = 0
         self._waiting: dict[Sender, None] = {}
-        self._kicked = False
+        self._busy = False
+        self._urgent = False
+        self._events_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._committer = Committer(self._loop, self._job_done)
         self._chores: deque[Job] = deque()
@@ -69,21 +72,32 @@ class Engine:
         """Append a batch; its ticket. `sender` hears of it should the log refuse it."""
         self.log.append(request.record, refusable=True)
         self._unsettled.append((request, sender))
-        return self._appended()
+        self._ticket += 1
+        if not self._first_publish_us:
+            self._first_publish_us = self.clock.now()
+        self._kick()
+        return self._ticket
 
     def journal(self) -> int:
-        """Append what the broker recorded since the last call; the ticket of the last event, 0 if there was none."""
+        """Append what the broker recorded since the last call; the ticket of the last event, 0 if there was none.
+
+        Events nobody waits for are in no hurry: they go with the next publish, or a moment later by themselves.
+        """
         payloads = self.broker.drain()
         if not payloads:
             return 0
         for payload in payloads:
             self.log.append(bytearray(ROOM + payload), refusable=False)
         self._arm_timer()
-        return self._appended()
+        self._ticket += 1
+        self._await_events()
+        return self._ticket
 
     def when_settled(self, sender: Sender) -> None:
-        """Call `sender.settled()` once, when a watermark moves next."""
+        """Call `sender.settled()` once, when a watermark moves next, and see to it that one does."""
         self._waiting[sender] = None
+        if self._ticket > self._flush_ticket:
+            self._kick()
 
     async def publish_durably(self, topic: str, payload: bytes, count: int) -> None:
         """Append the parts of one record from inside the process and return when they are durable.
@@ -107,6 +121,7 @@ class Engine:
 
     async def drained(self, timeout_s: float) -> None:
         """Return when nothing waits for the disk any more, or when that takes too long."""
+        self._kick()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_s)
 
@@ -130,31 +145,33 @@ class Engine:
         if self.log.failing is None:
             self._snapshots.write_now(self.log, self.broker)
 
-    def _appended(self) -> int:
-        self._ticket += 1
-        if not self._first_append_us:
-            self._first_append_us = self.clock.now()
-        self._kick()
-        return self._ticket
-
     def _kick(self) -> None:
-        if not self._kicked:
-            self._kicked = True
+        """Flush as soon as the committer is free."""
+        self._urgent = True
+        if not self._busy:
+            self._busy = True
             self._idle.clear()
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Hand everything pending to the committer; it comes back here as long as there is something to do."""
-        flush = self.log.begin_flush(self.clock.now(), sync=self._snapshots.waiting)
-        if flush is not None:
+        """Hand the committer what there is to do; it comes back here as long as there is something."""
+        job: Job | None = None
+        if self._urgent or self.log.failing is not None:
+            self._urgent = False
+            job = self.log.begin_flush(self.clock.now(), sync=self._snapshots.waiting)
+        if job is not None:
             self._flushing, self._unsettled = self._unsettled, []
             self._flush_ticket = self._ticket
-            self._flush_since_us, self._first_append_us = self._first_append_us, 0
-            self._committer.submit(flush)
-        elif (job := self._chore()) is not None:
-            self._committer.submit(job)
+            self._flush_since_us, self._first_publish_us = self._first_publish_us, 0
         else:
-            self._kicked = False
+            job = self._chore()
+        if job is not None:
+            self._committer.submit(job)
+            return
+        self._busy = False
+        if self.log.pending_bytes:
+            self._await_events()
+        else:
             self._idle.set()
             self._await_sync()
 
@@ -204,6 +221,16 @@ class Engine:
         for request, sender in refused:
             self.refused_total += request.count
             sender.publish_refused(request, cause)
+
+    def _await_events(self) -> None:
+        """Flush events before long, unless something takes them along earlier."""
+        if not self._busy and self._events_timer is None:
+            self._idle.clear()
+            self._events_timer = self._loop.call_later(EVENTS_WAIT_S, self._events_due)
+
+    def _events_due(self) -> None:
+        self._events_timer = None
+        self._kick()
 
     def _await_sync(self) -> None:
         """Come back when the policy wants a sync though nothing more is appended."""

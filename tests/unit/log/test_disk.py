@@ -28,7 +28,7 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     import os
 
     real = os.pwritev
-    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, position: real(fd, [b"".join(buffers)[:5]], position))
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, *rest: real(fd, [b"".join(buffers)[:5]], *rest))
     file = OsDisk().create(tmp_path / "f")
     assert file.pwritev([b"hello", b" ", b"world"], 0) == 11
     assert file.pread(20, 0) == b"hello world"

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.log.flush import FILL_AFTER_BYTES_MAX, Writer
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
-from tests.crash.faultdisk import FaultDisk
+from tests.crash.faultdisk import FaultDisk, Survival
 
 PATH = Path("/log") / f"{0:020}.seg"
 
@@ -19,7 +19,7 @@ def a_writer(fill_bytes: int = 0) -> tuple[Writer, FaultDisk]:
 
 def test_records_follow_the_header() -> None:
     writer, disk = a_writer()
-    writer.append([bytearray(b"12345678"), bytearray(b"abcdefgh")], 16)
+    writer.append([bytearray(b"12345678"), bytearray(b"abcdefgh")], 16, sync=False)
     assert disk.contents(PATH)[SEGMENT_HEADER_SIZE:] == b"12345678abcdefgh"
     assert writer.position == SEGMENT_HEADER_SIZE + 16
 
@@ -28,7 +28,7 @@ def test_filled_space_is_used_up_before_more_is_filled() -> None:
     writer, disk = a_writer(fill_bytes=32)
     sizes = []
     for _ in range(6):
-        writer.append([bytearray(b"12345678")], 8)
+        writer.append([bytearray(b"12345678")], 8, sync=False)
         sizes.append(len(disk.contents(PATH)) - SEGMENT_HEADER_SIZE)
     assert sizes == [40, 40, 40, 40, 40, 80]
 
@@ -36,16 +36,16 @@ def test_filled_space_is_used_up_before_more_is_filled() -> None:
 def test_large_writes_fill_nothing() -> None:
     writer, disk = a_writer(fill_bytes=32)
     size = FILL_AFTER_BYTES_MAX + 8
-    writer.append([bytearray(size)], size)
+    writer.append([bytearray(size)], size, sync=False)
     assert len(disk.contents(PATH)) == SEGMENT_HEADER_SIZE + size
 
 
 def test_a_failed_write_leaves_the_file_as_it_was() -> None:
     writer, disk = a_writer(fill_bytes=32)
-    writer.append([bytearray(b"12345678")], 8)
+    writer.append([bytearray(b"12345678")], 8, sync=False)
     disk.fail("segment.write", errno.ENOSPC)
     with pytest.raises(OSError, match="ENOSPC"):
-        writer.append([bytearray(b"x" * 64)], 64)
+        writer.append([bytearray(b"x" * 64)], 64, sync=False)
     assert disk.contents(PATH)[SEGMENT_HEADER_SIZE:] == b"12345678"
     assert (writer.position, writer.broken) == (SEGMENT_HEADER_SIZE + 8, False)
 
@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_cut_back_is_not_trusted(operation: str) -> None:
     disk.fail("segment.write", errno.EIO)
     disk.fail(operation, errno.EIO)
     with pytest.raises(OSError, match="EIO"):
-        writer.append([bytearray(8)], 8)
+        writer.append([bytearray(8)], 8, sync=False)
     assert writer.broken
 
 
@@ -69,3 +69,20 @@ def test_a_segment_that_may_or_may_not_have_its_name_is_not_trusted() -> None:
     writer.start_segment(SegmentHeader(9, 0), [bytearray(b"carried!")])
     assert (doubted, writer.broken) == (True, False)
     assert disk.contents(PATH.with_name(f"{9:020}.seg"))[SEGMENT_HEADER_SIZE:] == b"carried!"
+
+
+def test_a_failed_write_that_was_to_be_synced_may_have_been_the_sync() -> None:
+    writer, disk = a_writer()
+    disk.fail("segment.sync", errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        writer.append([bytearray(b"12345678")], 8, sync=True)
+    assert writer.broken
+
+
+def test_a_synced_write_also_syncs_what_was_put_off() -> None:
+    writer, disk = a_writer()
+    writer.append([bytearray(b"12345678")], 8, sync=False)
+    writer.append([bytearray(b"abcdefgh")], 8, sync=True)
+    writer.append([bytearray(b"ABCDEFGH")], 8, sync=True)
+    stored = bytes(disk.after_crash(Survival.LOST).contents(PATH))
+    assert stored[SEGMENT_HEADER_SIZE : SEGMENT_HEADER_SIZE + 24] == b"12345678abcdefghABCDEFGH"

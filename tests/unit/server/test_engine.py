@@ -41,12 +41,15 @@ class MoodyFile:
         self.size = file.size
         self.close = file.close
 
-    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+    def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
         if self._disk.write_error:
             half = b"".join(map(bytes, buffers))
             self._file.pwritev([half[: len(half) // 2]], position)
             raise OSError(self._disk.write_error, os.strerror(self._disk.write_error))
-        return self._file.pwritev(buffers, position)
+        size = self._file.pwritev(buffers, position)
+        if sync:
+            self.fdatasync()
+        return size
 
     def fdatasync(self) -> None:
         if self._disk.sync_error:
