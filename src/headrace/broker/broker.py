@@ -122,6 +122,11 @@ class Broker:
                 self._holding.setdefault(consumer, {})[sub.id] = sub
         return portions
 
+    def has_more(self, subscription: int) -> bool:
+        """Whether another `take` might find something; cheaper than trying."""
+        sub = self._subscriptions.get(subscription)
+        return sub is not None and (sub.cursor < sub.topic.end or bool(sub.ready))
+
     def ack(self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, now: int) -> None:
         """Settle deliveries, given as ranges of (first delivery id, count): all of them or none.
 

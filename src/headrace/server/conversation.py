@@ -262,7 +262,7 @@ class Conversation:
         for portion in portions:
             self._session.deliver(portion, request.tags[8 * taken : 8 * (taken + portion.count)])
             taken += portion.count
-        if portions and taken < request.count:
+        if portions and taken < request.count and self._engine.broker.has_more(request.subscription):
             self._send()
             self._todo.appendleft(Take(request.subscription, request.count - taken, request.tags[8 * taken :]))
 

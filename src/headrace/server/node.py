@@ -1,6 +1,7 @@
 """One broker process put together: recovery, listeners, signals, drain."""
 
 import asyncio
+import gc
 import json
 import logging
 import signal
@@ -140,6 +141,8 @@ async def _serve(config: Config, accept_damage: bool, reread: Callable[[], Confi
     except LogDamaged as error:
         sys.stderr.write(f"headrace: {error}\n")
         return 1
+    gc.collect()
+    gc.freeze()
     loop.add_signal_handler(signal.SIGHUP, _reload, node, reread)
     for name, url in node.endpoints.items():
         sys.stdout.write(f"listening {name} {url}\n")

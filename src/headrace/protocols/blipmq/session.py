@@ -68,12 +68,15 @@ class BlipmqSession:
         requests: list[Request] = []
         at, end = 0, len(data)
         while self.state is not State.CHECKING:
-            self._check_patience()
             if self.state is State.READY:
+                if at == end:
+                    break
                 scanned = self._scan(data, at, end, now, requests)
                 if scanned > at:
                     at = scanned
                     continue
+            else:
+                self._check_patience()
             try:
                 frame = decode_frame(data, at, end, self._length_max)
             except PeerProtocolError:
