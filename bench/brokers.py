@@ -146,7 +146,7 @@ def _headrace(name: str, title: str, *, sync: str = "always", pure: bool = False
         start=partial(start_headrace, sync=sync, pure=pure),
         window=lambda size: 16 * MIB,
         batch=8192,
-        poll_us=200,
+        poll_us=600,
         program=sys.executable,
     )
 
