@@ -13,12 +13,14 @@ def test_the_demo_loses_nothing_and_says_so() -> None:
     assert re.search(r"kill -9 with [\d,]+ publishes unanswered", done.stdout)
     assert "dead letter after 3 attempts" in done.stdout
     assert "✗" not in done.stdout
-    sent, acked, dead, unstored = (
+    sent, acked, recorded, dead, unstored = (
         int(number.replace(",", ""))
         for number in re.search(
-            r"([\d,]+) sent = ([\d,]+) acked \+ ([\d,]+) dead \+ ([\d,]+) never stored", done.stdout
+            r"([\d,]+) sent = ([\d,]+) acked \+ ([\d,]+) acked without an answer \+ ([\d,]+) dead "
+            r"\+ ([\d,]+) never stored",
+            done.stdout,
         ).groups()  # type: ignore[union-attr]
     )
-    assert sent == acked + dead + unstored
+    assert sent == acked + recorded + dead + unstored
     assert sent > 1000
     assert dead == 1

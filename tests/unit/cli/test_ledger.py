@@ -67,3 +67,15 @@ def test_a_dead_letter_is_accounted_for_without_an_ack() -> None:
     ledger.mark_dead(0)
     assert ledger.in_flight == 0
     assert ledger.balance().kept
+
+
+def test_an_ack_whose_answer_never_came_counts_once_nothing_is_left() -> None:
+    ledger = Ledger()
+    ledger.mark_durable(ledger.send(2))
+    ledger.mark_delivered([0, 1])
+    ledger.mark_acked([0, 1])
+    ledger.mark_settled([1])
+    balance = ledger.balance()
+    assert (balance.settled, balance.settled_unanswered, balance.unfinished) == (1, 1, ())
+    assert balance.kept
+    assert balance.reconciles

@@ -19,6 +19,7 @@ class Balance:
     unanswered: int
     unanswered_kept: int
     settled: int
+    settled_unanswered: int
     dead: int
     lost: tuple[int, ...]
     returned: tuple[int, ...]
@@ -31,8 +32,13 @@ class Balance:
 
     @property
     def reconciles(self) -> bool:
-        """Whether everything sent is acknowledged, dead, or was never answered for and never stored."""
-        return self.sent == self.settled + self.dead + self.unanswered - self.unanswered_kept
+        """Whether everything sent is acknowledged, dead, or was never answered for and never stored.
+
+        An acknowledgement sent right before the kill may have been recorded though its answer never came: its message
+        did not come again, and nothing is left.
+        """
+        accounted = self.settled + self.settled_unanswered + self.dead + self.unanswered - self.unanswered_kept
+        return self.sent == accounted
 
 
 class Ledger:
@@ -100,10 +106,11 @@ class Ledger:
             unanswered=len(unanswered),
             unanswered_kept=sum(1 for mark in unanswered if mark & SEEN),
             settled=self.settled,
+            settled_unanswered=sum(1 for _, mark in marks if mark & (ACKED | SETTLED | DEAD) == ACKED),
             dead=self.dead,
             lost=tuple(number for number, mark in marks if mark & DURABLE and not mark & SEEN),
             returned=tuple(self._returned),
-            unfinished=tuple(number for number, mark in marks if mark & SEEN and not mark & (SETTLED | DEAD)),
+            unfinished=tuple(number for number, mark in marks if mark & SEEN and not mark & (ACKED | SETTLED | DEAD)),
         )
 
     def _mark(self, numbers: Iterable[int], bit: int) -> int:

@@ -41,9 +41,9 @@ def verdict(outcome: "Outcome") -> Iterator[str]:
     lost = sum(len(balance.lost) for balance in balances)
     returned = sum(len(balance.returned) for balance in balances)
     unfinished = sum(len(balance.unfinished) for balance in balances)
-    sent, durable, settled, dead, unanswered, kept = (
+    sent, durable, settled, recorded, dead, unanswered, kept = (
         sum(getattr(balance, name) for balance in balances)
-        for name in ("sent", "durable", "settled", "dead", "unanswered", "unanswered_kept")
+        for name in ("sent", "durable", "settled", "settled_unanswered", "dead", "unanswered", "unanswered_kept")
     )
     yield f"{_mark(not lost)} {number(durable)} publishes were answered: [bold]{number(lost)} lost[/]"
     yield (
@@ -54,8 +54,8 @@ def verdict(outcome: "Outcome") -> Iterator[str]:
     closed = outcome.drained and all(balance.reconciles for balance in balances)
     over = f" + {number(unfinished)} left over" if unfinished else ""
     yield (
-        f"{_mark(closed)} {number(sent)} sent = {number(settled)} acked + {number(dead)} dead "
-        f"+ {number(unanswered - kept)} never stored{over}"
+        f"{_mark(closed)} {number(sent)} sent = {number(settled)} acked + {number(recorded)} acked without an answer "
+        f"+ {number(dead)} dead + {number(unanswered - kept)} never stored{over}"
     )
     yield (
         f"{_mark(outcome.same_subscriptions)} ready again {duration(outcome.recovery_s)} after the restart; "
