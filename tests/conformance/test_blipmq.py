@@ -2,6 +2,7 @@
 
 import random
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,3 +105,11 @@ def test_every_row_of_our_reading_is_held_by_a_vector_or_named_elsewhere() -> No
     rows = re.findall(r"^\| `([^`]+)` \|", READING.read_text(), re.MULTILINE)
     assert len(rows) == len(set(rows))
     assert set(rows) == VECTORS.rows
+
+
+def test_rows_held_elsewhere_name_a_test_that_exists() -> None:
+    root = Path(__file__).resolve().parents[2]
+    document = tomllib.loads((root / "tests" / "vectors" / "blipmq.toml").read_text())
+    for entry in document["elsewhere"]:
+        path, name = entry["held_by"].split("::")
+        assert f"def {name}(" in (root / path).read_text(), entry["row"]

@@ -8,22 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.server.clock import Clock
 from headrace.testing import broker
+from tests.harness.clock import TurnedClock
 from tests.harness.peer import ACK, NACK, PING, POLL, Peer, frame, handshake, publish
 from tests.harness.served import Served, served
 from tests.harness.stream import connected
 
 MIB = 1 << 20
-
-
-class TurnedClock(Clock):
-    """The real clock, turned ahead."""
-
-    ahead_us = 0
-
-    def now(self) -> int:
-        return super().now() + self.ahead_us
 
 
 def answers(running: Served, key: bytes) -> list[int]:
