@@ -17,6 +17,8 @@ BLOCK = 4096
 WORTHWHILE = 128 << 10
 STAGE_SIZE = 1 << 20
 
+_O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
 
 def split(buffers: Sequence[Buffer], size: int) -> tuple[list[Buffer], list[Buffer]]:
     """The first `size` bytes of the buffers, and the rest, without copying."""
@@ -45,8 +47,10 @@ class DirectWriter:
     @classmethod
     def open(cls, path: Path) -> "DirectWriter | None":
         """A writer for the file; None where the file system has no such writes."""
+        if not _O_DIRECT:
+            return None
         try:
-            return cls(os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC))
+            return cls(os.open(path, os.O_WRONLY | _O_DIRECT | os.O_CLOEXEC))
         except OSError:
             return None
 

@@ -3,6 +3,7 @@
 Calls raise OSError and nothing else. Whoever calls decides in which thread.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from headrace.log.direct import BLOCK, WORTHWHILE, DirectWriter, split
 from headrace.model.batch import Buffer
 
 _BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+_SYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
+_fdatasync = getattr(os, "fdatasync", os.fsync)
 
 
 class File(Protocol):
@@ -95,8 +98,8 @@ class OsFile:
         size = sum(map(len, buffers))
         if self._direct is not None and size >= WORTHWHILE:
             self._write_blocks(self._direct, buffers, position, size)
-        elif len(buffers) <= _BUFFERS_MAX:
-            self._write(buffers, position, os.RWF_DSYNC if sync else 0)
+        elif sync and _SYNC_FLAG and len(buffers) <= _BUFFERS_MAX:
+            self._write(buffers, position, _SYNC_FLAG)
             return size
         else:
             self._write(buffers, position)
@@ -105,12 +108,22 @@ class OsFile:
         return size
 
     def _write_blocks(self, direct: DirectWriter, buffers: Sequence[Buffer], position: int, size: int) -> None:
-        """Write whole blocks directly; those shared with what is before and after go through the page cache."""
+        """Write whole blocks directly; those shared with what is before and after go through the page cache.
+
+        A file system may take the flag and then refuse the write (EINVAL): it is not asked again.
+        """
         first, last = -(-position // BLOCK) * BLOCK, (position + size) // BLOCK * BLOCK
         head, rest = split(buffers, first - position)
         whole, tail = split(rest, last - first)
         self._write(head, position)
-        direct.write(whole, first)
+        try:
+            direct.write(whole, first)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._direct = None
+            direct.close()
+            self._write(whole, first)
         self._write(tail, last)
 
     def _write(self, buffers: Sequence[Buffer], position: int, flags: int = 0) -> None:
@@ -130,7 +143,7 @@ class OsFile:
 
     def fdatasync(self) -> None:
         """Return once everything written is on stable storage."""
-        os.fdatasync(self._fd)
+        _fdatasync(self._fd)
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""

@@ -1,6 +1,8 @@
 """Writes past the page cache put the same bytes in the same places as any other write."""
 
+import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.log.direct import BLOCK, STAGE_SIZE, WORTHWHILE, DirectWriter, split
-from headrace.log.disk import OsDisk
+from headrace.log.disk import OsDisk, OsFile
+from headrace.model.batch import Buffer
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9), st.integers(0, 90))
@@ -57,3 +60,22 @@ def test_a_write_longer_than_the_stage_starts_anywhere(position: int, tmp_path: 
 
 def test_a_file_that_cannot_be_written_so_is_written_otherwise() -> None:
     assert DirectWriter.open(Path("/proc/self/mem-that-is-not-there")) is None
+
+
+class Unwilling(DirectWriter):
+    """A file system that takes the flag and then refuses every write."""
+
+    def write(self, buffers: Iterable[Buffer], position: int) -> None:
+        raise OSError(errno.EINVAL, "not aligned to my taste")
+
+
+def test_a_file_system_that_refuses_such_writes_is_not_asked_twice(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    OsDisk().create(path).close()
+    unwilling = Unwilling(os.open(path, os.O_WRONLY))
+    file = OsFile(os.open(path, os.O_RDWR), unwilling)
+    value = bytes(range(256)) * (WORTHWHILE // 128)
+    for number in range(2):
+        assert file.pwritev([value], number * len(value), sync=True) == len(value)
+    assert file.pread(1 << 30, 0) == value * 2
+    file.close()
