@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
+TEXT_WIDTH_MIN = 12
+"""A column of text is not squeezed below this by its neighbours; longer text is folded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
@@ -132,12 +135,21 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold cyan")
+        table = Table(
+            title=title or None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+            header_style="bold cyan",
+        )
         for column in columns:
+            longest = max((len(column.text(row)) for row in rows), default=0)
+            words = max(map(len, column.heading.split()), default=0)
             table.add_column(
                 column.heading,
                 justify="right" if column.right else "left",
-                no_wrap=column.right,
+                min_width=max(words, longest if column.right else min(longest, TEXT_WIDTH_MIN)),
                 overflow="fold",
             )
         for row in rows:
