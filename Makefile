@@ -34,7 +34,7 @@ check: $(STAMP)        ## lint, types, import contract, tidy, unit and conforman
 
 test: $(STAMP)         ## everything, with compiled kernels and the core again interpreted
 	$(BIN)/pytest -q -n auto --dist loadgroup
-	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto tests/unit tests/conformance tests/e2e
+	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' tests/unit tests/conformance tests/e2e
 
 torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…)
 	HEADRACE_KILL_CYCLES=$${CYCLES:-1000} $(BIN)/pytest -q -n auto tests/crash/test_kill.py

@@ -1,6 +1,7 @@
 """The broker alone, in an environment of its own: light, and it starts."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,8 @@ def test_the_broker_alone_installs_light_and_starts(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     constraints = ["--constraint", str(source / "constraints.txt")]
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *constraints, str(source)], check=True)
+    ordinary = {name: value for name, value in os.environ.items() if name != "HEADRACE_PURE"}
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *constraints, str(source)], check=True, env=ordinary)
     listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], check=True, capture_output=True)
     packages = {entry["name"] for entry in json.loads(listed.stdout)} - {"pip", "setuptools", "wheel"}
     assert len(packages) < PACKAGES_MAX, sorted(packages)
@@ -33,6 +35,7 @@ def test_the_broker_alone_installs_light_and_starts(tmp_path: Path) -> None:
     assert sum(p.stat().st_size for p in files) < BYTES_MAX
 
     headrace = tmp_path / "venv" / "bin" / "headrace"
-    checked = subprocess.run([headrace, "doctor", "--json", "--data-dir", tmp_path / "data"], capture_output=True)
+    command = [headrace, "doctor", "--json", "--data-dir", tmp_path / "data"]
+    checked = subprocess.run(command, capture_output=True, check=False, env=ordinary)
     assert checked.returncode in (0, 1), checked.stderr
     assert b"compiled" in checked.stdout
