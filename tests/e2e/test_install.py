@@ -35,7 +35,7 @@ def test_the_broker_alone_installs_light_and_starts(tmp_path: Path) -> None:
     assert sum(p.stat().st_size for p in files) < BYTES_MAX
 
     headrace = tmp_path / "venv" / "bin" / "headrace"
-    command = [headrace, "doctor", "--json", "--data-dir", tmp_path / "data"]
+    command = [str(headrace), "doctor", "--json", "--data-dir", str(tmp_path / "data")]
     checked = subprocess.run(command, capture_output=True, check=False, env=ordinary)
     assert checked.returncode in (0, 1), checked.stderr
     assert b"compiled" in checked.stdout
