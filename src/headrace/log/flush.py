@@ -15,7 +15,10 @@ from headrace.log.segment import Segment, segment_path
 from headrace.model.batch import Batch, Buffer
 from headrace.model.errors import StorageError
 
+BLOCK = 4096
 FILL_AFTER_BYTES_MAX = 64 * 1024
+FILL_BYTES_MIN = 128 * 1024
+FILL_FLUSHES = 32
 
 
 class Writer:
@@ -33,7 +36,7 @@ class Writer:
         self.broken = False
         self._dirty = False
         self._filled = 0
-        self._zeros = bytes(fill_bytes)
+        self._zeros = memoryview(bytes(fill_bytes))
 
     def resume(self, segment: Segment) -> None:
         """Go on at the end of a recovered segment.
@@ -69,15 +72,14 @@ class Writer:
         the file is never trusted again.
 
         Small writes that reach new ground fill some of it with zeros: syncing what does not grow the file is twice as
-        fast, so that the next ones gain more than this one pays.
+        fast, so that the next ones gain more than this one pays. Those on filled ground write their last block whole:
+        the system need not read what is there first.
         """
         assert self.file is not None
         end = self.position + size
-        filled = max(self._filled, end)
-        writes: list[Buffer] = [*buffers]
-        if end > self._filled and size <= FILL_AFTER_BYTES_MAX:
-            writes.append(self._zeros)
-            filled = end + len(self._zeros)
+        zeros = self._zeros_behind(end, size)
+        writes: list[Buffer] = [*buffers, zeros] if zeros else [*buffers]
+        filled = max(self._filled, end + len(zeros))
         together = sync and not self._dirty
         try:
             self.file.pwritev(writes, self.position, sync=together)
@@ -89,6 +91,14 @@ class Writer:
         self._dirty = not together
         if self._dirty and sync:
             self.sync()
+
+    def _zeros_behind(self, end: int, size: int) -> memoryview:
+        """What a write of this size that ends there takes along."""
+        if end <= self._filled:
+            return self._zeros[: min(-end % BLOCK, self._filled - end)]
+        if size > FILL_AFTER_BYTES_MAX:
+            return self._zeros[:0]
+        return self._zeros[: max(FILL_BYTES_MIN, FILL_FLUSHES * size)]
 
     def start_segment(self, header: SegmentHeader, carried: Sequence[bytearray]) -> Segment:
         """Begin a new segment holding the `carried` records; durable under its name before this returns."""

@@ -6,6 +6,8 @@ from enum import Enum
 
 from headrace.model.errors import BrokerError
 
+FOREVER_US = 1 << 62
+
 
 class Start(Enum):
     """Where a new subscription begins to read."""
@@ -28,6 +30,8 @@ class Publish:
 
     `record` is the part with RECORD_HEADER_SIZE free bytes before it, filled in by the log.
     `tags` names the messages to the peer should the log refuse them (for BlipMQ the correlation ids, u64 big-endian).
+    With `confirm` they are answered too once they are durable. A record of several parts, which becomes visible all at
+    once or not at all, lists in `topics` whatever it writes to; otherwise that is `topic` alone.
     """
 
     topic: str
@@ -35,17 +39,23 @@ class Publish:
     count: int
     record: bytearray
     tags: bytes
+    confirm: bool = False
+    topics: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Subscribe:
-    """Create a subscription of one's own, or join the shared one called `name`."""
+    """Create a subscription of one's own, or join the one called `name` that everybody shares.
+
+    `tail`: what comes back from a reader that went away goes behind everything there is, at once.
+    """
 
     tag: int
     topic: str
     qos: int
     name: str = ""
     start: Start = Start.LATEST
+    tail: bool = False
 
 
 @dataclass(slots=True)
@@ -55,6 +65,52 @@ class Take:
     subscription: int
     count: int
     tags: bytes
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Deliver up to `count` messages into the hands of this connection, waiting for the first up to `wait_us`.
+
+    Requests behind it do not wait. No timer takes back what was delivered: it comes back when the connection ends.
+    With `settle` the delivery itself settles it.
+    """
+
+    tag: int
+    subscription: int
+    count: int
+    wait_us: int
+    settle: bool = False
+
+
+@dataclass(slots=True)
+class Follow:
+    """Deliver whatever comes for as long as the peer reads, at most `window` messages unsettled at once.
+
+    Holds and settles as Fetch does.
+    """
+
+    tag: int
+    subscription: int
+    window: int
+    settle: bool = False
+
+
+@dataclass(slots=True)
+class Settle:
+    """Deliveries that are done, or with `failed` are to be tried again; each is answered for by itself."""
+
+    tag: int
+    subscription: int
+    deliveries: list[int]
+    failed: bool = False
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Leave:
+    """Give back what this connection holds, answer as a fence does, then close it."""
+
+    tag: int
 
 
 @dataclass(slots=True)
@@ -107,4 +163,18 @@ class Refuse:
     error: BrokerError
 
 
-Request = Authenticate | Publish | Subscribe | Take | Ack | Nack | Fence | Exchange | Refuse
+Request = (
+    Authenticate
+    | Publish
+    | Subscribe
+    | Take
+    | Fetch
+    | Follow
+    | Settle
+    | Ack
+    | Nack
+    | Fence
+    | Exchange
+    | Leave
+    | Refuse
+)

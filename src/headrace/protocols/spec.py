@@ -21,7 +21,7 @@ class Transport(Enum):
 class Session(Protocol):
     """The server's side of one conversation: bytes in, requests out; outcomes in, bytes out. It never waits.
 
-    Outcomes must be reported in the order of the requests they answer.
+    Outcomes must be reported in the order of the requests they answer; only `fetched` and `pushed` come when they come.
     """
 
     def receive(self, view: memoryview, now: int) -> tuple[int, list[Request]]:
@@ -50,10 +50,32 @@ class Session(Protocol):
         """These messages answer the takes with these tags, one each."""
 
     def fence_passed(self, tag: int) -> None:
-        """Everything before the fence is as durable as promised."""
+        """Everything before the fence is as durable as promised; also answers Leave."""
 
     def data_to_send(self) -> bytes:
         """What to send to the peer now; each byte is given out once."""
+
+    def ended(self) -> list[Request]:
+        """The peer will send nothing more: what that asks for."""
+
+    def draining(self) -> None:
+        """The server is about to stop. Fetches that wait are refused next."""
+
+
+class ReadingSession(Session, Protocol):
+    """A session whose peer reads by Fetch and Follow, or has its publishes confirmed."""
+
+    def published(self, tags: bytes) -> None:
+        """The messages with these tags are durable."""
+
+    def fetched(self, tag: int, portions: list[Portion]) -> None:
+        """What the fetch with this tag brought; nothing when its time was up."""
+
+    def pushed(self, tag: int, portions: list[Portion]) -> None:
+        """What has come for the follow with this tag."""
+
+    def settled(self, tag: int, deliveries: list[int], accepted: list[bool]) -> None:
+        """Which deliveries of the settle with this tag were still to be settled, and now durably are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

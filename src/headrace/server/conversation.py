@@ -295,13 +295,16 @@ class Conversation:
     def _release(self) -> None:
         """Send the replies whose promise now holds, in order."""
         engine = self._engine
+        ready = []
         while self._held:
             publish_ticket, event_ticket, data = self._held[0]
             if publish_ticket > engine.publishes_settled or event_ticket > engine.events_settled:
                 engine.when_settled(self)
-                return
+                break
             self._held.popleft()
-            self._outlet.write(data)
+            ready.append(data)
+        if ready:
+            self._outlet.write(b"".join(ready))
 
     def _finish(self) -> None:
         self._send()

@@ -197,16 +197,19 @@ class Engine:
             self.publishes_settled = self.events_settled = self._flush_ticket
             for batch in flushed.batches:
                 self.broker.on_published(batch, now)
-            self._arm_timer()
+            self._next_job()
         else:
             self._refuse(flushed.error)
+            self._loop.call_later(RETRY_S, self._flush)
         waiting, self._waiting = self._waiting, {}
         for sender in waiting:
             sender.settled()
         self.journal()
-        if flushed.error is not None:
-            self._loop.call_later(RETRY_S, self._flush)
-        elif (job := self._chore()) is not None:
+        self._arm_timer()
+
+    def _next_job(self) -> None:
+        """Keep the disk busy while this thread tells everybody; a chore goes first, or it might never."""
+        if (job := self._chore()) is not None:
             self._committer.submit(job)
         else:
             self._flush()

@@ -146,6 +146,13 @@ class BlipmqSession:
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
 
+    def ended(self) -> list[Request]:
+        """The peer has said all it wanted; what it asked for is still answered."""
+        return []
+
+    def draining(self) -> None:
+        """BlipMQ has no word for it."""
+
     @property
     def _length_max(self) -> int:
         return LENGTH_MAX if self.state is State.READY else LENGTH_MAX_STRANGER
