@@ -4,7 +4,7 @@ Every call takes plain values and `now` (microseconds). What is to be remembered
 something out of `drain_ready`; the caller appends the one to the log and tells the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Self
 
 import msgspec
@@ -62,18 +62,28 @@ class Broker:
     # Subscriptions
 
     def subscribe(
-        self, topic: str, *, qos: int, owner: str, name: str = "", start: Start = Start.LATEST, at: int, now: int
+        self,
+        topic: str,
+        *,
+        qos: int,
+        owner: str,
+        name: str = "",
+        start: Start = Start.LATEST,
+        tail: bool = False,
+        at: int,
+        now: int,
     ) -> int:
         """Make a subscription and return its id, or find the one that is meant.
 
-        `at` is the offset the next message will get. With a name, everybody of the same owner shares one. Without,
-        a subscription of the same owner, topic and QoS that nobody has used since a restart is handed back.
+        `at` is the offset the next message will get. With a name, everybody of the same owner shares one, and it stays
+        until it is removed. Without, a subscription of the same owner, topic and QoS that nobody has used since a
+        restart is handed back.
         """
         registry = self._registry
         sub = registry.shared(owner, topic, name) if name else registry.claim(owner, topic, qos)
         if sub is None:
             cursor = at if start is Start.LATEST else 0
-            definition = Definition(topic=topic, qos=qos, owner=owner, name=name, cursor=cursor)
+            definition = Definition(topic=topic, qos=qos, owner=owner, name=name, cursor=cursor, tail=tail)
             sub = registry.create(definition)
             self._journal.subscription(Event.SUBSCRIBED, sub.id, now, detail=msgspec.json.encode(definition))
         sub.use(now)
@@ -99,19 +109,20 @@ class Broker:
         owner: str,
         consumer: Consumer | None = None,
         size_max: int = NEVER,
+        timed: bool = True,
         now: int,
     ) -> list[Portion]:
         """Deliver up to `limit` messages: those due again first, then the next ones.
 
         `size_max` bounds their bytes by the average of each batch; one message is delivered whatever its size.
         An unknown subscription, or somebody else's, has none. With a consumer the messages can be given back by
-        `release`; without, only the retry timer takes them back.
+        `release`; unless `timed`, nothing else gives them back while this process lives.
         """
         sub = self._subscriptions.get(subscription)
         if sub is None or sub.owner != owner:
             return []
         sub.use(now)
-        portions = self._dispatch.take(sub, limit, consumer, now, size_max)
+        portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed)
         if sub.timers:
             self._wakes.wake_by(sub.id, sub.timers[0][0])
         if sub.waiters and sub.peek_ready() is not None:
@@ -125,7 +136,7 @@ class Broker:
     def has_more(self, subscription: int) -> bool:
         """Whether another `take` might find something; cheaper than trying."""
         sub = self._subscriptions.get(subscription)
-        return sub is not None and (sub.cursor < sub.topic.end or bool(sub.ready))
+        return sub is not None and (sub.cursor < sub.topic.end or bool(sub.ready) or bool(sub.parked))
 
     def ack(self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, now: int) -> None:
         """Settle deliveries, given as ranges of (first delivery id, count): all of them or none.
@@ -168,6 +179,10 @@ class Broker:
         """The consumer is gone; what it holds is left to the retry timer, and it waits for nothing any more."""
         self._waiting.leave(consumer)
         self._holding.pop(consumer, None)
+
+    def stop_waiting(self, consumer: Consumer, *, but_for: Collection[int] = ()) -> None:
+        """The consumer waits for nothing any more but these; where it was called, the next one is called instead."""
+        self._waiting.leave(consumer, but_for)
 
     def wait(self, subscription: int, consumer: Consumer) -> None:
         """Call the consumer, through `drain_ready`, when the subscription may have something for it.
@@ -311,8 +326,8 @@ class Broker:
     def _after_failure(self, sub: Subscription) -> None:
         """Something of the subscription is due again at some time, or has made room."""
         self._schedule(sub)
-        if sub.blocked and sub.waiters:
-            self._waiting.call(sub, len(sub.waiters))
+        if sub.waiters:
+            self._waiting.call(sub, len(sub.waiters) if sub.blocked else sub.unpark())
 
     def _recover(self, sub: Subscription) -> None:
         """Make a recovered subscription claimable and have the first tick start its clock."""
@@ -322,14 +337,19 @@ class Broker:
 
     def _schedule(self, sub: Subscription) -> None:
         """Have `tick` look at the subscription when its next timer is due."""
-        expiry = sub.last_used + self._expiry_us if sub.last_used else 0
-        self._wakes.wake_by(sub.id, min(sub.next_due(), expiry))
+        self._wakes.wake_by(sub.id, min(sub.next_due(), self._expiry(sub)))
+
+    def _expiry(self, sub: Subscription) -> int:
+        """When it is removed unless somebody uses it; at once after a restart, for its time to begin to count."""
+        if not sub.last_used:
+            return 0
+        return NEVER if sub.definition.name else sub.last_used + self._expiry_us
 
     def _wake(self, sub: Subscription, now: int) -> None:
         if not sub.last_used:
             sub.last_used = now
             self._sweeps.wake_by(sub.topic.name, now)
-        elif now >= sub.last_used + self._expiry_us:
+        elif now >= self._expiry(sub):
             self.unsubscribe(sub.id, IDLE, now)
             return
         ready = self._dispatch.ripen(sub, now)

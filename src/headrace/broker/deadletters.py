@@ -1,6 +1,6 @@
 """Turns messages that were given up into a batch for the dead-letter topic, with origin and reason. Decides nothing."""
 
-from headrace.model.batch import Batch, Headers, Message, Protocol, build_batch
+from headrace.model.batch import ATTEMPTS_UNLIMITED, Batch, Headers, Message, Protocol, build_batch
 from headrace.model.names import dead_topic, is_dead_topic
 
 ORIGIN_TOPIC = "headrace-origin-topic"
@@ -34,6 +34,7 @@ def dead_letters(
         timestamp_us=now,
         qos=1,
         protocol=Protocol(batch.protocol),
+        max_attempts=ATTEMPTS_UNLIMITED,
         keys=_keys(messages),
         headers=[[*_own_headers(m), *fixed, (ORIGIN_OFFSET, b"%d" % m.offset)] for m in messages],
         message_ids=_message_ids(messages),

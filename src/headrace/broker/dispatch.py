@@ -29,13 +29,14 @@ WARM_MAX = 128
 class Order:
     """One take while it is being filled: how much more goes in, and what is in already."""
 
-    __slots__ = ("consumer", "limit", "now", "portions", "size_max")
+    __slots__ = ("consumer", "limit", "now", "portions", "size_max", "timed")
 
-    def __init__(self, limit: int, size_max: int, consumer: Consumer | None, now: int) -> None:
+    def __init__(self, limit: int, size_max: int, consumer: Consumer | None, now: int, timed: bool) -> None:
         self.limit = limit
         self.size_max = size_max
         self.consumer = consumer
         self.now = now
+        self.timed = timed
         self.portions: list[Portion] = []
 
     def fill(self, batch: Batch, offset: int, count: int, delivery: int, attempt: int, qos: int) -> int:
@@ -52,6 +53,10 @@ class Order:
         self.portions.append(Portion(batch, offset - batch.base, count, delivery, attempt, qos))
         return count
 
+    def deadline(self, sub: Subscription, attempt: int) -> int:
+        """Until when this delivery may be settled."""
+        return sub.topic.deadline(attempt, self.now) if self.timed else NEVER
+
 
 class Dispatch:
     """The delivery rules."""
@@ -66,12 +71,23 @@ class Dispatch:
         self._warm: dict[int, Subscription] = {}
 
     def take(
-        self, sub: Subscription, limit: int, consumer: Consumer | None, now: int, size_max: int = NEVER
+        self,
+        sub: Subscription,
+        limit: int,
+        consumer: Consumer | None,
+        now: int,
+        size_max: int = NEVER,
+        timed: bool = True,
     ) -> list[Portion]:
-        """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to."""
-        order = Order(limit, size_max, consumer, now)
+        """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to.
+
+        The cursor stops where something is parked, which the next take begins with.
+        """
+        order = Order(limit, size_max, consumer, now, timed)
         if sub.timers and sub.timers[0][0] <= now:
             self.ripen(sub, now)
+        if sub.parked:
+            sub.unpark()
         if sub.ready:
             self._take_ready(sub, order)
         if not sub.qos:
@@ -93,7 +109,7 @@ class Dispatch:
                 sub.cut(run, count)
             item = Range(run.offset, count, run.attempt + 1)
             if sub.qos and batch.qos:
-                sub.redeliver(run, sub.topic.deadline(run.attempt + 1, now), order.consumer)
+                sub.redeliver(run, order.deadline(sub, run.attempt + 1), order.consumer)
                 self._journal.record(Event.DELIVERED, sub.id, now, item)
             else:
                 sub.settle(run, Event.DELIVERED)
@@ -112,9 +128,14 @@ class Dispatch:
                 if batch is None:
                     break
             first = sub.cursor
-            count = order.fill(batch, first, batch.base + batch.count - first, sub.passed + 1, 1, sub.qos)
+            end = batch.base + batch.count
+            if sub.parked:
+                end = min(end, sub.next_tail() or end)
+                if end <= first:
+                    break
+            count = order.fill(batch, first, end - first, sub.passed + 1, 1, sub.qos)
             if sub.qos and batch.qos:
-                sub.deliver(first, count, sub.topic.deadline(1, now), order.consumer)
+                sub.deliver(first, count, order.deadline(sub, 1), order.consumer)
                 self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1))
             else:
                 sub.skip(first, count, Event.DELIVERED)
@@ -169,6 +190,10 @@ class Dispatch:
                 if self._is_last_attempt(sub, run, batch, now):
                     self._bury(sub, run, batch, NOT_ACKNOWLEDGED, now)
                     continue
+                if sub.definition.tail:
+                    self.fail(sub, run, NOT_ACKNOWLEDGED, now)
+                    ready += sub.unpark()
+                    continue
             sub.ripen(run)
             ready += run.count
         return ready
@@ -184,7 +209,10 @@ class Dispatch:
             self._bury(sub, run, batch, reason, now)
         else:
             self._journal.record(Event.NACKED, sub.id, now, run.as_range(), reason)
-            sub.postpone(run, step.due)
+            if sub.definition.tail:
+                sub.park(run, sub.topic.end, now)
+            else:
+                sub.postpone(run, step.due)
 
     def skip_expired(self, sub: Subscription, now: int) -> int:
         """Pass what has expired at the cursor. Returns when the next message there expires."""

@@ -49,6 +49,8 @@ def _fold_behind(sub: Subscription, event: EventPart, first: int, count: int, at
             if kind == Event.DELIVERED:
                 sub.redeliver(run, sub.topic.deadline(attempt, now), None)
                 run.attempt = attempt
+            elif kind == Event.NACKED and sub.definition.tail:
+                sub.park(run, sub.topic.end, now)
             elif kind == Event.NACKED:
                 sub.postpone(run, now + backoff_us(attempt, sub.topic.policy))
 

@@ -21,9 +21,10 @@ class Run:
     awaited   whether its consumer may still ack or nack it; false once nacked, and while only deferred
     ready     whether `due` has come
     holder    the consumer to ask back from when it goes away; None when only the timer can
+    tail      the offset the cursor has to reach first; 0 when it does not wait for the cursor
     """
 
-    __slots__ = ("attempt", "awaited", "count", "due", "first", "holder", "offset", "ready")
+    __slots__ = ("attempt", "awaited", "count", "due", "first", "holder", "offset", "ready", "tail")
 
     def __init__(
         self, first: int, count: int, offset: int, attempt: int, due: int, awaited: bool, holder: Consumer | None
@@ -36,6 +37,7 @@ class Run:
         self.awaited = awaited
         self.holder = holder
         self.ready = False
+        self.tail = 0
 
     def as_range(self) -> Range:
         """The run as events name it."""
@@ -118,6 +120,7 @@ class Runs:
             return index, None
         rest = Run(at, run.count - size, run.offset + size, run.attempt, run.due, run.awaited, run.holder)
         rest.ready = run.ready
+        rest.tail = run.tail
         run.count = size
         runs.insert(index, rest)
         return index, rest

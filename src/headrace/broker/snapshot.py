@@ -2,6 +2,7 @@
 
 import msgspec
 
+from headrace.broker.alarms import NEVER
 from headrace.broker.registry import Registry
 from headrace.broker.runs import Run
 from headrace.broker.subscription import Definition, Subscription
@@ -23,7 +24,7 @@ class SavedTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription; runs are (first, count, offset, attempt, due, awaited)."""
+    """A subscription; runs are (first, count, offset, attempt, due, awaited), `tails` those of them that have one."""
 
     id: int
     definition: Definition
@@ -32,6 +33,7 @@ class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
     redelivered: int
     tally: list[int]
     runs: list[tuple[int, int, int, int, int, bool]]
+    tails: dict[int, int] = {}
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +96,9 @@ def _load(saved: SavedSubscription, registry: Registry) -> Subscription:
     sub.redelivered = saved.redelivered
     sub.tally = saved.tally
     for first, count, offset, attempt, due, awaited in saved.runs:
-        sub.add(Run(first, count, offset, attempt, due, awaited, None))
+        run = Run(first, count, offset, attempt, due if due < NEVER else 0, awaited, None)
+        run.tail = saved.tails.get(first, 0)
+        sub.add(run)
     return sub
 
 
@@ -106,5 +110,6 @@ def _save(sub: Subscription) -> SavedSubscription:
         sub.passed,
         sub.redelivered,
         sub.tally,
-        [(run.first, run.count, run.offset, run.attempt, run.due, run.awaited) for run in sub.runs],
+        [(run.first, run.count, run.offset, run.attempt, min(run.due, NEVER), run.awaited) for run in sub.runs],
+        {run.first: run.tail for run in sub.runs if run.tail},
     )

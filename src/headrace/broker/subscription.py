@@ -19,13 +19,18 @@ TIMERS_SLACK = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
-    """What a subscription is, as recorded when it was made. `cursor` is where it began to read."""
+    """What a subscription is, as recorded when it was made.
+
+    `cursor` is where it began to read; with `tail` what failed goes behind everything there is, instead of coming back
+    after a pause.
+    """
 
     topic: str
     qos: int
     owner: str
     name: str
     cursor: int
+    tail: bool = False
 
 
 class Subscription:
@@ -37,6 +42,7 @@ class Subscription:
     in_flight   how many of those were delivered at least once
     timers      (due, first delivery id, run) as a heap; entries whose run moved on are skipped
     ready       the same for runs whose time has come
+    parked      (tail, first delivery id, run) as a heap: runs that wait for the cursor to reach the tail
     tally       messages by what happened to them, indexed by Event; DELIVERED counts first deliveries
     last_used   when somebody last took or settled, or when the time began to count after a restart
     untouched   whether it was recovered and nobody has used it since
@@ -46,7 +52,8 @@ class Subscription:
 
     __slots__ = (
         "batch", "batch_expires", "blocked", "cursor", "definition", "id", "in_flight", "last_used",
-        "owner", "passed", "qos", "ready", "redelivered", "runs", "tally", "timers", "topic", "untouched", "waiters",
+        "owner", "parked", "passed", "qos", "ready", "redelivered", "runs", "tally", "timers", "topic", "untouched",
+        "waiters",
     )  # fmt: skip
 
     def __init__(self, identity: int, definition: Definition, topic: Topic) -> None:
@@ -61,6 +68,7 @@ class Subscription:
         self.in_flight = 0
         self.timers: list[tuple[int, int, Run]] = []
         self.ready: list[tuple[int, int, Run]] = []
+        self.parked: list[tuple[int, int, Run]] = []
         self.tally = [0] * (max(Event) + 1)
         self.redelivered = 0
         self.last_used = 0
@@ -139,6 +147,14 @@ class Subscription:
         run.holder = None
         self._reschedule(run, due)
 
+    def park(self, run: Run, tail: int, now: int) -> None:
+        """The run's consumer gave it up; it waits until the cursor has reached the tail."""
+        self.tally[Event.NACKED] += run.count
+        run.awaited = False
+        run.holder = None
+        run.tail = tail
+        self._reschedule(run, now)
+
     def settle(self, run: Run, event: Event) -> None:
         """The run is over. A deferred run that is delivered at most once ends as DELIVERED."""
         self.runs.discard(run)
@@ -173,6 +189,26 @@ class Subscription:
         run.ready = True
         run.holder = None
         heappush(self.ready, (run.due, run.first, run))
+
+    def unpark(self) -> int:
+        """Make what waited for the cursor to come here ready. Returns how many messages that were."""
+        count = 0
+        while (tail := self.next_tail()) is not None and tail <= self.cursor:
+            run = heappop(self.parked)[2]
+            run.tail = 0
+            self.ripen(run)
+            count += run.count
+        return count
+
+    def next_tail(self) -> int | None:
+        """The offset before which the cursor is to stop, for what is parked there."""
+        parked = self.parked
+        while parked:
+            tail, _, run = parked[0]
+            if run.count and run.tail == tail:
+                return tail
+            heappop(parked)
+        return None
 
     def pop_due(self, now: int) -> Run | None:
         """The next run whose time has come, taken off the timers."""
@@ -226,7 +262,10 @@ class Subscription:
         self._queue(run)
 
     def _queue(self, run: Run) -> None:
-        heappush(self.ready if run.ready else self.timers, (run.due, run.first, run))
+        if run.tail:
+            heappush(self.parked, (run.tail, run.first, run))
+        else:
+            heappush(self.ready if run.ready else self.timers, (run.due, run.first, run))
 
     def _prune(self) -> None:
         """Keep the timers in proportion to the runs."""

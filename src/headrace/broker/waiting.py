@@ -1,5 +1,7 @@
 """Who waits for which subscription, and who is to be called. First come, first called."""
 
+from collections.abc import Collection
+
 from headrace.broker.runs import Consumer
 from headrace.broker.subscription import Subscription
 
@@ -23,13 +25,22 @@ class WaitingRoom:
         sub.topic.waiting[sub.id] = sub
         self._places.setdefault(consumer, {})[sub.id] = sub
 
-    def leave(self, consumer: Consumer) -> None:
-        """Wait for nothing any more, called or not."""
-        self._called.pop(consumer, None)
-        for sub in self._places.pop(consumer, {}).values():
-            self._strike(sub, consumer)
-        for sub in self._unanswered.pop(consumer, {}).values():
-            self.call(sub, 1)
+    def leave(self, consumer: Consumer, but_for: Collection[int] = ()) -> None:
+        """Wait for nothing any more, called or not, but for these subscriptions."""
+        places = self._places.pop(consumer, {})
+        if kept := {identity: sub for identity, sub in places.items() if identity in but_for}:
+            self._places[consumer] = kept
+        for sub in places.values():
+            if sub.id not in but_for:
+                self._strike(sub, consumer)
+        calls = self._unanswered.pop(consumer, {})
+        if kept := {identity: sub for identity, sub in calls.items() if identity in but_for}:
+            self._unanswered[consumer] = kept
+        else:
+            self._called.pop(consumer, None)
+        for sub in calls.values():
+            if sub.id not in but_for:
+                self.call(sub, 1)
 
     def call(self, sub: Subscription, count: int) -> None:
         """Call as many of those who wait for the subscription, the first first."""

@@ -13,6 +13,7 @@ class Code(Enum):
     VERSION = "version"
     LIMIT = "limit"
     STORAGE = "storage"
+    DRAINING = "draining"
 
 
 class HeadraceError(Exception):

@@ -56,6 +56,7 @@ class Scope:
 
 
 EVERYTHING = Scope(["*"])
+SHARED_OWNER = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class Identity:
     def is_unrestricted(self) -> bool:
         """Whether every topic is open to it, so that it may also manage what belongs to others."""
         return "*" in self.publish.patterns and "*" in self.subscribe.patterns
+
+
+ANONYMOUS = Identity("anonymous")
+"""Whoever comes in by a door that asks nobody's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +169,8 @@ def _entry(item: str | KeyEntry, index: int) -> _Entry:
     parts = _HASH.fullmatch(item.hash or hash_key(item.key))
     if parts is None:
         raise BadKeyEntry(f"auth.api_keys[{index}]: not a hash made by `headrace keys`")
-    if item.name.startswith(("key-", "cn:")):
-        raise BadKeyEntry(f"auth.api_keys[{index}].name: must not begin with key- or cn:")
+    if item.name.startswith(("key-", "cn:")) or item.name == SHARED_OWNER:
+        raise BadKeyEntry(f"auth.api_keys[{index}].name: must not begin with key- or cn:, nor be {SHARED_OWNER}")
     return _Entry(
         name=item.name,
         salt=bytes.fromhex(parts["salt"]),

@@ -2,13 +2,13 @@
 
 A conversation *stalls*, and wants no more bytes, when going on would break a promise: a take behind publishes of its
 own that are not durable yet, a reply the peer does not read, a log that has fallen behind. What it had already been
-told to do waits in order.
+told to do waits in order; only fetches wait aside.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from headrace.model.errors import BrokerError, Code, PeerProtocolError, StorageError
 from headrace.model.names import is_own_topic
@@ -17,19 +17,22 @@ from headrace.model.requests import (
     Authenticate,
     Exchange,
     Fence,
+    Fetch,
+    Follow,
+    Leave,
     Nack,
     Publish,
     Refuse,
     Request,
+    Settle,
     Subscribe,
     Take,
 )
-from headrace.protocols.spec import Session
-from headrace.server.auth import Identity, Keyring
+from headrace.protocols.spec import ReadingSession, Session
+from headrace.server.auth import SHARED_OWNER, Identity, Keyring
 from headrace.server.engine import Engine
-
-TAKE_MAX = 4096
-TAKE_BYTES_MAX = 1 << 20
+from headrace.server.promises import Promises
+from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, Readings
 
 
 class Outlet(Protocol):
@@ -57,19 +60,21 @@ class Terms:
 
 
 class Conversation:
-    """Carries out what one session asks for."""
+    """Carries out what one session asks for. `identity` is given where the transport knows it."""
 
-    def __init__(self, engine: Engine, session: Session, outlet: Outlet, terms: Terms) -> None:
-        self.identity: Identity | None = None
+    def __init__(
+        self, engine: Engine, session: Session, outlet: Outlet, terms: Terms, identity: Identity | None = None
+    ) -> None:
+        self.identity = identity
         self.closing = False
+        self._leaving = False
         self._engine = engine
         self._session = session
         self._outlet = outlet
         self._terms = terms
         self._todo: deque[Request] = deque()
-        self._held: deque[tuple[int, int, bytes]] = deque()
-        self._publish_ticket = 0
-        self._event_ticket = 0
+        self._promises = Promises(engine, session, self, outlet.write)
+        self._reading: Readings | None = None
 
     def receive(self, view: memoryview) -> int:
         """Carry out what these bytes ask for; how many of them are done with.
@@ -78,7 +83,7 @@ class Conversation:
         """
         done = 0
         try:
-            while not self.closing and not self.stalled:
+            while not self.closing and not self._leaving and not self.stalled:
                 consumed, requests = self._session.receive(view[done:], self._engine.clock.now())
                 done += consumed
                 self._todo.extend(requests)
@@ -89,6 +94,18 @@ class Conversation:
             self._work()
             self._finish()
         return done
+
+    def ended(self) -> None:
+        """The peer will send nothing more."""
+        self._todo.extend(self._session.ended())
+        self._work()
+
+    def drain(self) -> None:
+        """The server is about to stop: tell the peer, and let nothing wait any longer."""
+        self._session.draining()
+        if self._reading is not None:
+            self._reading.drain()
+        self._promises.send()
 
     @property
     def stalled(self) -> bool:
@@ -101,12 +118,19 @@ class Conversation:
     @property
     def busy(self) -> bool:
         """Whether requests or replies of this conversation still wait."""
-        return bool(self._todo or self._held)
+        return bool(self._todo or self._promises)
 
     def resume(self) -> None:
         """Go on with what waited: a watermark moved or the peer has read."""
-        self._release()
+        self._promises.release()
         self._work()
+        self._maybe_part()
+        if self._reading is not None:
+            self._serve()
+
+    def called(self) -> None:
+        """Engine's call: there may be something to read."""
+        self._serve()
 
     def settled(self) -> None:
         """Engine's call: a watermark moved."""
@@ -114,19 +138,19 @@ class Conversation:
         self._outlet.proceed()
 
     def publish_refused(self, request: Publish, cause: StorageError) -> None:
-        """Engine's call: tell the peer, ahead of every reply that waits for durability."""
+        """Engine's call: tell the peer."""
         if request.qos == 0 or self.closing:
             return
-        self._session.publish_refused(request.tags, BrokerError(Code.STORAGE, f"durable publish failed: {cause}"))
-        ahead = next((i for i, held in enumerate(self._held) if held[0] > 0), len(self._held))
-        self._held.insert(ahead, (0, 0, self._session.data_to_send()))
-        self._engine.when_settled(self)
+        self._promises.refuse(request, BrokerError(Code.STORAGE, f"durable publish failed: {cause}"))
 
     def closed(self) -> None:
-        """The transport is gone; nothing more will be sent."""
+        """The transport is gone; nothing more will be sent, and what was held goes back."""
         self.closing = True
         self._todo.clear()
-        self._held.clear()
+        self._promises.clear()
+        if self._reading is not None:
+            self._reading.release()
+            self._engine.journal()
 
     def _work(self) -> None:
         """Carry out requests in order until one has to wait."""
@@ -138,12 +162,12 @@ class Conversation:
             self._todo.popleft()
             journal_due |= self._carry_out(request)
         if journal_due:
-            self._event_ticket = self._engine.journal() or self._event_ticket
-        self._send()
+            self._promises.journal()
+        self._promises.send()
 
     def _may_take(self) -> bool:
         """A take sees this connection's own publishes, and waits for a peer that does not read."""
-        if self._publish_ticket > self._engine.publishes_settled:
+        if not self._promises.published:
             self._engine.when_settled(self)
             return False
         return not self._outlet.congested()
@@ -163,25 +187,74 @@ class Conversation:
             case Nack():
                 self._nack(request)
             case Fence(tag):
-                self._event_ticket = self._engine.journal() or self._event_ticket
-                self._send()
+                self._promises.journal()
+                self._promises.send()
                 self._session.fence_passed(tag)
-                self._hold()
+                self._promises.hold()
             case Subscribe():
                 self._subscribe(request)
             case Authenticate():
                 self._authenticate(request)
             case Refuse(tag, error):
                 self._session.refused(tag, error)
+            case _:
+                self._read(request)
         return True
+
+    def _read(self, request: Fetch | Follow | Settle | Leave) -> None:
+        """What only peers ask for that read by Fetch and Follow."""
+        reading = self._readings()
+        match request:
+            case Fetch():
+                reading.fetch(request)
+            case Follow():
+                reading.follow(request)
+                self._serve()
+            case Settle(tag, _, deliveries):
+                accepted = reading.settle(request)
+                self._promises.journal()
+                self._promises.send()
+                cast(ReadingSession, self._session).settled(tag, deliveries, accepted)
+                self._promises.hold()
+                self._serve()
+            case Leave(tag):
+                reading.release()
+                self._promises.journal()
+                self._promises.send()
+                self._leaving = True
+                self._todo.clear()
+                self._session.fence_passed(tag)
+                self._promises.hold()
+                self._maybe_part()
+
+    def _readings(self) -> Readings:
+        if self._reading is None:
+            self._reading = Readings(self._engine, cast(ReadingSession, self._session), self)
+        return self._reading
+
+    def _serve(self) -> None:
+        """Deliver what has come, in turns, for as long as the peer reads."""
+        reading = self._readings()
+        while not self.closing and not self._leaving:
+            if self._outlet.congested():
+                break
+            served = reading.serve()
+            self._promises.journal()
+            self._promises.send()
+            if not served:
+                return
+        reading.pause()
 
     def _publish(self, request: Publish) -> None:
         assert self.identity is not None
-        if is_own_topic(request.topic) or not self.identity.may_publish(request.topic):
-            error = BrokerError(Code.FORBIDDEN, f"not allowed to publish to {request.topic}")
-            self._session.publish_refused(request.tags, error)
-            return
-        self._publish_ticket = self._engine.publish(request, self)
+        for topic in request.topics or (request.topic,):
+            if is_own_topic(topic) or not self.identity.may_publish(topic):
+                error = BrokerError(Code.FORBIDDEN, f"not allowed to publish to {topic}")
+                self._session.publish_refused(request.tags, error)
+                return
+        self._promises.publish_ticket = self._engine.publish(request, self)
+        if request.confirm:
+            self._promises.confirm(request)
 
     def _subscribe(self, request: Subscribe) -> None:
         assert self.identity is not None
@@ -197,16 +270,17 @@ class Conversation:
         subscription = engine.broker.subscribe(
             request.topic,
             qos=request.qos,
-            owner=self.identity.owner,
+            owner=SHARED_OWNER if request.name else self.identity.owner,
             name=request.name,
             start=request.start,
+            tail=request.tail,
             at=engine.log.next_offset,
             now=engine.clock.now(),
         )
-        self._event_ticket = engine.journal() or self._event_ticket
-        self._send()
+        self._promises.journal()
+        self._promises.send()
         self._session.subscribed(request.tag, subscription)
-        self._hold()
+        self._promises.hold()
 
     def _exchange(self, request: Exchange) -> None:
         """Acks first, then one take of all: the order of arrival matters only where an ack is refused."""
@@ -217,11 +291,16 @@ class Conversation:
             return
         self._take(request.takes)
 
-    def _settle(self, request: Ack) -> None:
+    @property
+    def _owner(self) -> str:
+        """Whose subscriptions this conversation works on."""
         assert self.identity is not None
-        self._engine.broker.ack(
-            request.subscription, request.ranges, owner=self.identity.owner, now=self._engine.clock.now()
-        )
+        return self.identity.owner if self._reading is None else SHARED_OWNER
+
+    def _settle(self, request: Ack) -> None:
+        self._engine.broker.ack(request.subscription, request.ranges, owner=self._owner, now=self._engine.clock.now())
+        if self._reading is not None:
+            self._reading.settled(request.subscription, sum(count for _, count in request.ranges))
 
     def _ack(self, request: Ack) -> None:
         try:
@@ -238,11 +317,10 @@ class Conversation:
             self._todo.extendleft(reversed(single))
 
     def _nack(self, request: Nack) -> None:
-        assert self.identity is not None
         self._engine.broker.nack(
             request.subscription,
             request.ranges,
-            owner=self.identity.owner,
+            owner=self._owner,
             reason=request.reason,
             now=self._engine.clock.now(),
         )
@@ -263,7 +341,7 @@ class Conversation:
             self._session.deliver(portion, request.tags[8 * taken : 8 * (taken + portion.count)])
             taken += portion.count
         if portions and taken < request.count and self._engine.broker.has_more(request.subscription):
-            self._send()
+            self._promises.send()
             self._todo.appendleft(Take(request.subscription, request.count - taken, request.tags[8 * taken :]))
 
     def _authenticate(self, request: Authenticate) -> None:
@@ -273,40 +351,13 @@ class Conversation:
             return
         self._session.refused(request.tag, BrokerError(Code.UNAUTHENTICATED, "invalid API key"))
 
-    def _hold(self) -> None:
-        """Queue the reply just made until everything this conversation did so far is durable."""
-        self._enqueue(self._publish_ticket, self._event_ticket)
-
-    def _send(self) -> None:
-        """Send what the session has to say, behind replies that still wait."""
-        self._enqueue(0, 0)
-
-    def _enqueue(self, publish_ticket: int, event_ticket: int) -> None:
-        data = self._session.data_to_send()
-        if not data:
-            return
-        engine = self._engine
-        if self._held or publish_ticket > engine.publishes_settled or event_ticket > engine.events_settled:
-            self._held.append((publish_ticket, event_ticket, data))
-            engine.when_settled(self)
-        else:
-            self._outlet.write(data)
-
-    def _release(self) -> None:
-        """Send the replies whose promise now holds, in order."""
-        engine = self._engine
-        ready = []
-        while self._held:
-            publish_ticket, event_ticket, data = self._held[0]
-            if publish_ticket > engine.publishes_settled or event_ticket > engine.events_settled:
-                engine.when_settled(self)
-                break
-            self._held.popleft()
-            ready.append(data)
-        if ready:
-            self._outlet.write(b"".join(ready))
+    def _maybe_part(self) -> None:
+        """Close once the last word to a peer that leaves is sent."""
+        if self._leaving and not self._promises and not self.closing:
+            self.closing = True
+            self._outlet.close()
 
     def _finish(self) -> None:
-        self._send()
+        self._promises.send()
         self.closing = True
         self._outlet.close()

@@ -8,7 +8,8 @@ durable; events are never refused, only late). A reply that promises durability 
 import asyncio
 import contextlib
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Protocol, cast
 
 from headrace.broker import Broker
 from headrace.log import Flush, Log
@@ -35,6 +36,13 @@ class Sender(Protocol):
         """A watermark moved."""
 
 
+class Waiting(Hashable, Protocol):
+    """A consumer that waits for a subscription."""
+
+    def called(self) -> None:
+        """There may be something to take: take it, wait again, or leave so that the next one is called."""
+
+
 class Engine:
     """The only writer of log and broker. Lives on the event loop; only the committer's thread touches the disk."""
 
@@ -58,6 +66,7 @@ class Engine:
         self._first_publish_us = 0
         self._waiting: dict[Sender, None] = {}
         self._busy = False
+        self._calling = False
         self._urgent = False
         self._events_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -83,6 +92,11 @@ class Engine:
 
         Events nobody waits for are in no hurry: they go with the next publish, or a moment later by themselves.
         """
+        ticket = self._append_events()
+        self._call_waiting()
+        return ticket
+
+    def _append_events(self) -> int:
         payloads = self.broker.drain()
         if not payloads:
             return 0
@@ -92,6 +106,22 @@ class Engine:
         self._ticket += 1
         self._await_events()
         return self._ticket
+
+    def _call_waiting(self) -> None:
+        """Call the consumers the broker has something for, those called by what they do included."""
+        if self._calling:
+            return
+        self._calling = True
+        try:
+            while ready := self.broker.drain_ready():
+                for consumer in ready:
+                    cast(Waiting, consumer).called()
+        finally:
+            self._calling = False
+
+    def call_in(self, wait_us: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back later."""
+        return self._loop.call_later(wait_us / 1e6, callback)
 
     def when_settled(self, sender: Sender) -> None:
         """Call `sender.settled()` once, when a watermark moves next, and see to it that one does."""

@@ -13,6 +13,7 @@ STATUS = {
     Code.VERSION: 426,
     Code.LIMIT: 429,
     Code.STORAGE: 503,
+    Code.DRAINING: 503,
 }
 
 

@@ -17,6 +17,7 @@ from mmap import mmap
 from typing import cast
 
 from headrace.protocols.spec import Session
+from headrace.server.auth import Identity
 from headrace.server.conversation import Conversation, Terms
 from headrace.server.engine import Engine
 
@@ -37,7 +38,7 @@ class TcpLimits:
 
 
 class TcpListener:
-    """One address that speaks one protocol."""
+    """One address that speaks one protocol. `identify` tells who is there where the protocol itself does not ask."""
 
     def __init__(
         self,
@@ -47,8 +48,10 @@ class TcpListener:
         terms: Terms,
         limits: TcpLimits,
         tls: ssl.SSLContext | None = None,
+        identify: Callable[[asyncio.BaseTransport], Identity] | None = None,
     ) -> None:
         self.name = name
+        self.identify = identify
         self.engine = engine
         self.terms = terms
         self.limits = limits
@@ -81,7 +84,7 @@ class TcpListener:
         if self._server is not None:
             self._server.close()
         for connection in self.connections:
-            connection.stop_reading()
+            connection.drain()
 
     async def close(self, timeout_s: float) -> None:
         """Close every connection once what was written to it is sent, or cut it off when that takes too long."""
@@ -153,7 +156,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=limits.write_buffer_max)
-        self._auth_deadline = self._abort_in(limits.auth_timeout_s, "not authenticated in time")
+        if self._listener.identify is not None:
+            self._conversation.identity = self._listener.identify(transport)
+        else:
+            self._auth_deadline = self._abort_in(limits.auth_timeout_s, "not authenticated in time")
         log.debug("tcp.opened", extra={"session": self.name, "peer": self._address})
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -178,6 +184,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer says no more: what it was promised is still sent."""
         self._ended = True
+        self._conversation.ended()
         return self._conversation.busy and self._listener.half_open
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -217,8 +224,9 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.close()
 
-    def stop_reading(self) -> None:
-        """Take no more requests."""
+    def drain(self) -> None:
+        """Tell the peer that the server is about to stop, and take no more requests."""
+        self._conversation.drain()
         self._read(False)
 
     def proceed(self) -> None:

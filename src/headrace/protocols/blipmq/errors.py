@@ -10,6 +10,7 @@ NACK_CODES = {
     Code.VERSION: 426,
     Code.LIMIT: 500,
     Code.STORAGE: 500,
+    Code.DRAINING: 500,
 }
 
 UNKNOWN_TEXT = "unknown subscription or delivery tag"

@@ -1,0 +1,180 @@
+"""What one conversation reads: fetches that wait, follows that go on, and how much of it is not settled yet.
+
+Everything here is held by the conversation: no timer takes it back, its end does.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby
+
+from headrace.model.delivery import Portion
+from headrace.model.errors import BrokerError, Code
+from headrace.model.requests import FOREVER_US, Fetch, Follow, Settle
+from headrace.protocols.spec import ReadingSession
+from headrace.server.auth import SHARED_OWNER
+from headrace.server.engine import Engine, Waiting
+
+TAKE_MAX = 4096
+TAKE_BYTES_MAX = 1 << 20
+
+
+class Readings:
+    """The reading side of a conversation, which is the consumer the broker knows."""
+
+    def __init__(self, engine: Engine, session: ReadingSession, consumer: Waiting) -> None:
+        self._engine = engine
+        self._session = session
+        self._consumer = consumer
+        self._fetches: dict[int, Fetch] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._follows: dict[int, Follow] = {}
+        self._unsettled: Counter[int] = Counter()
+        self._turns = 0
+
+    def fetch(self, request: Fetch) -> None:
+        """Deliver what there is, or wait for it."""
+        if self._answer(request):
+            return
+        if request.wait_us <= 0:
+            self._session.fetched(request.tag, [])
+            return
+        self._turns += 1
+        turn = self._turns
+        self._fetches[turn] = request
+        if request.wait_us < FOREVER_US:
+            self._timers[turn] = self._engine.call_in(request.wait_us, partial(self._time_is_up, turn))
+        self._engine.broker.wait(request.subscription, self._consumer)
+
+    def follow(self, request: Follow) -> None:
+        """Deliver from now on; `serve` does it."""
+        self._follows[request.subscription] = request
+
+    def serve(self) -> bool:
+        """Deliver what has come, and wait for what has not. Returns whether anything was delivered."""
+        waits: set[int] = set()
+        served = False
+        for turn, request in list(self._fetches.items()):
+            if self._answer(request):
+                served = True
+                self._drop(turn)
+            else:
+                waits.add(request.subscription)
+        for follow in self._follows.values():
+            if (room := self._room(follow)) > 0:
+                if self._push(follow, room):
+                    served = True
+                else:
+                    waits.add(follow.subscription)
+        broker = self._engine.broker
+        broker.stop_waiting(self._consumer, but_for=waits)
+        for subscription in waits:
+            broker.wait(subscription, self._consumer)
+        return served
+
+    def pause(self) -> None:
+        """Take nothing until `serve`: the peer is behind with reading."""
+        self._engine.broker.stop_waiting(self._consumer)
+
+    def settle(self, request: Settle) -> list[bool]:
+        """Settle each delivery; which of them could be."""
+        accepted = settle_each(self._engine, request)
+        self.settled(request.subscription, sum(accepted))
+        return accepted
+
+    def settled(self, subscription: int, count: int) -> None:
+        """So many deliveries are off this conversation's hands."""
+        self._unsettled[subscription] -= count
+
+    def drain(self) -> None:
+        """Refuse what waits: nothing more will come."""
+        for turn, request in list(self._fetches.items()):
+            self._drop(turn)
+            self._session.refused(request.tag, BrokerError(Code.DRAINING, "the server is about to stop"))
+        self._follows.clear()
+        self.pause()
+
+    def release(self) -> None:
+        """Wait for nothing any more and give back what is not settled."""
+        for turn in list(self._fetches):
+            self._drop(turn)
+        self._follows.clear()
+        self._engine.broker.release(self._consumer, self._engine.clock.now())
+
+    def _answer(self, request: Fetch) -> bool:
+        portions = self._take(request, request.count)
+        if portions:
+            self._session.fetched(request.tag, portions)
+        return bool(portions)
+
+    def _room(self, follow: Follow) -> int:
+        return follow.window - self._unsettled[follow.subscription]
+
+    def _push(self, follow: Follow, room: int) -> bool:
+        portions = self._take(follow, room)
+        if portions:
+            self._session.pushed(follow.tag, portions)
+        return bool(portions)
+
+    def _take(self, request: Fetch | Follow, count: int) -> list[Portion]:
+        engine, now = self._engine, self._engine.clock.now()
+        portions = engine.broker.take(
+            request.subscription,
+            min(count, TAKE_MAX),
+            owner=SHARED_OWNER,
+            consumer=self._consumer,
+            size_max=TAKE_BYTES_MAX,
+            timed=False,
+            now=now,
+        )
+        ranges = [(p.first_delivery, p.count) for p in portions if p.qos and p.batch.qos]
+        if ranges and request.settle:
+            engine.broker.ack(request.subscription, ranges, owner=SHARED_OWNER, now=now)
+        elif ranges:
+            self._unsettled[request.subscription] += sum(count for _, count in ranges)
+        return portions
+
+    def _time_is_up(self, turn: int) -> None:
+        request = self._fetches[turn]
+        self._drop(turn)
+        self._session.fetched(request.tag, [])
+        self._consumer.called()
+
+    def _drop(self, turn: int) -> None:
+        del self._fetches[turn]
+        timer = self._timers.pop(turn, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def settle_each(engine: Engine, request: Settle) -> list[bool]:
+    """Settle deliveries of a shared subscription; which of them could be: all at once if they can, else one by one."""
+    try:
+        _settle(engine, request, list(_ranges(request.deliveries)))
+    except BrokerError:
+        return [_settle_one(engine, request, delivery) for delivery in request.deliveries]
+    return [True] * len(request.deliveries)
+
+
+def _settle_one(engine: Engine, request: Settle, delivery: int) -> bool:
+    try:
+        _settle(engine, request, [(delivery, 1)])
+    except BrokerError:
+        return False
+    return True
+
+
+def _settle(engine: Engine, request: Settle, ranges: list[tuple[int, int]]) -> None:
+    now = engine.clock.now()
+    if request.failed:
+        engine.broker.nack(request.subscription, ranges, owner=SHARED_OWNER, reason=request.reason, now=now)
+    else:
+        engine.broker.ack(request.subscription, ranges, owner=SHARED_OWNER, now=now)
+
+
+def _ranges(deliveries: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Delivery ids as (first, count) of neighbours."""
+    for _, group in groupby(enumerate(deliveries), key=lambda pair: pair[1] - pair[0]):
+        run = [delivery for _, delivery in group]
+        yield run[0], len(run)
