@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("blipmq", "blipmq_exchange")
+MODULES = ("blipmq", "blipmq_exchange", "sspq")
 
 
 def compiled() -> bool:
