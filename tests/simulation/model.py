@@ -68,6 +68,7 @@ class ModelSubscription:
     owner: str
     name: str
     start: int
+    tail: bool = False
     entries: dict[int, Entry] = field(default_factory=dict)
     order: list[Entry] = field(default_factory=list)
     deliveries: int = 0
@@ -130,9 +131,11 @@ class Model:
     def expected_take(self, sub: ModelSubscription, limit: int, now: int, visible: int) -> int | None:
         """How many messages a take delivers, None where the limits make it hard to say."""
         ready = [e for e in sub.order if self._is_ready(sub, e, now)]
+        pending = [e for e in sub.order if e.state is State.PENDING and e.message.offset < visible]
+        if sub.tail and ready and pending:
+            return None
         if len(ready) >= limit:
             return limit
-        pending = [e for e in sub.order if e.state is State.PENDING and e.message.offset < visible]
         if not sub.qos:
             pending = pending[-self.settings.qos0_pending_max :]
         fresh = [e for e in pending if e.message.due <= now < e.message.expires]
@@ -188,7 +191,9 @@ class Model:
         self.last_id = event.subscription
         said = json.loads(event.detail)
         start = min(said["cursor"], offset)
-        sub = ModelSubscription(event.subscription, said["topic"], said["qos"], said["owner"], said["name"], start)
+        sub = ModelSubscription(
+            event.subscription, said["topic"], said["qos"], said["owner"], said["name"], start, said["tail"]
+        )
         sub.cursor = sub.start
         self.subscriptions[sub.id] = sub
         for message in self.topics.get(sub.topic, []):
@@ -221,7 +226,8 @@ class Model:
         elif kind == Event.NACKED:
             assert entry.state is State.HELD
             assert self.attempts_left(sub.topic, entry)
-            entry.state, entry.due = State.NACKED, now + self.backoff_us(sub.topic, entry.attempt)
+            entry.state = State.NACKED
+            entry.due = now if sub.tail else now + self.backoff_us(sub.topic, entry.attempt)
             sub.nacks += 1
         elif kind == Event.DEAD:
             assert entry.state is State.HELD
@@ -252,7 +258,8 @@ class Model:
         at_most_once = not (sub.qos and entry.message.qos)
         assert (event.reason == "at most once") == at_most_once
         entry.attempt = item.attempt
-        entry.due = self.deadline(sub.topic, item.attempt, now)
+        held = event.reason == "held by its reader"
+        entry.due = FOREVER if held else self.deadline(sub.topic, item.attempt, now)
         entry.state = State.HANDED_OVER if at_most_once else State.HELD
         sub.deliveries += 1
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from headrace.model.batch import ATTEMPTS_UNLIMITED
-from tests.simulation.world import TOPICS, World
+from tests.simulation.world import TAIL, TOPICS, World
 
 OPERATIONS = 1000
 SUBSCRIPTIONS_MAX = 8
@@ -50,7 +50,7 @@ class Life:
             self.world.subscribe(
                 chance.choice(TOPICS),
                 chance.choice((1, 1, 0)),
-                name=chance.choice(("", "", "team")),
+                name=chance.choice(("", "", "team", TAIL)),
                 earliest=chance.random() < 0.3,
             )
 
@@ -63,7 +63,9 @@ class Life:
         identity = self.some_subscription()
         if identity is not None:
             limit = self.random.choice((1, 2, 3, 7, 20))
-            self.taken[identity] = self.world.take(identity, limit, self.random.choice(CONSUMERS))
+            consumer = self.random.choice(CONSUMERS)
+            timed = consumer is None or self.random.random() < 0.6
+            self.taken[identity] = self.world.take(identity, limit, consumer, timed=timed)
 
     def exchange(self) -> None:
         identity = self.some_subscription()

@@ -268,6 +268,13 @@ class Broker:
         else:
             fold(known, event, self._source)
 
+    def recovered(self, now: int) -> None:
+        """Everything recorded is applied. Readers that held messages are gone with the process they read from."""
+        for sub in self._subscriptions.values():
+            for run in sub.orphans():
+                self._dispatch.fail(sub, run, CONNECTION_LOST, now)
+            self._schedule(sub)
+
     def apply_batch(self, batch: Batch) -> None:
         """Fold a recorded batch into the state; one the state has counted changes nothing.
 

@@ -18,6 +18,7 @@ from headrace.model.delivery import BatchSource, Portion
 from headrace.model.events import Event, Range
 
 AT_MOST_ONCE = "at most once"
+HELD = "held by its reader"
 NOT_ACKNOWLEDGED = "not acknowledged"
 OVERFLOW = "overflow"
 RETENTION = "retention"
@@ -57,6 +58,11 @@ class Order:
         """Until when this delivery may be settled."""
         return sub.topic.deadline(attempt, self.now) if self.timed else NEVER
 
+    @property
+    def remark(self) -> str:
+        """What is recorded of the deliveries, so that they mean the same when they are read again."""
+        return "" if self.timed else HELD
+
 
 class Dispatch:
     """The delivery rules."""
@@ -79,15 +85,10 @@ class Dispatch:
         size_max: int = NEVER,
         timed: bool = True,
     ) -> list[Portion]:
-        """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to.
-
-        The cursor stops where something is parked, which the next take begins with.
-        """
+        """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to."""
         order = Order(limit, size_max, consumer, now, timed)
         if sub.timers and sub.timers[0][0] <= now:
             self.ripen(sub, now)
-        if sub.parked:
-            sub.unpark()
         if sub.ready:
             self._take_ready(sub, order)
         if not sub.qos:
@@ -110,7 +111,7 @@ class Dispatch:
             item = Range(run.offset, count, run.attempt + 1)
             if sub.qos and batch.qos:
                 sub.redeliver(run, order.deadline(sub, run.attempt + 1), order.consumer)
-                self._journal.record(Event.DELIVERED, sub.id, now, item)
+                self._journal.record(Event.DELIVERED, sub.id, now, item, order.remark)
             else:
                 sub.settle(run, Event.DELIVERED)
                 self._journal.record(Event.DELIVERED, sub.id, now, item, AT_MOST_ONCE)
@@ -125,18 +126,19 @@ class Dispatch:
             batch = sub.batch
             if batch is None or sub.batch_expires <= now:
                 batch = self._seek(sub, now)
-                if batch is None:
-                    break
+            if sub.parked and sub.unpark():
+                self._take_ready(sub, order)
+                continue
+            if batch is None:
+                break
             first = sub.cursor
             end = batch.base + batch.count
             if sub.parked:
                 end = min(end, sub.next_tail() or end)
-                if end <= first:
-                    break
             count = order.fill(batch, first, end - first, sub.passed + 1, 1, sub.qos)
             if sub.qos and batch.qos:
                 sub.deliver(first, count, order.deadline(sub, 1), order.consumer)
-                self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1))
+                self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1), order.remark)
             else:
                 sub.skip(first, count, Event.DELIVERED)
                 self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1), AT_MOST_ONCE)

@@ -4,7 +4,8 @@ A log whose damage was accepted may have lost events. Then messages are rather d
 event skips without a record of it is kept as due at once, and settling what is unknown changes nothing.
 """
 
-from headrace.broker.dispatch import AT_MOST_ONCE
+from headrace.broker.alarms import NEVER
+from headrace.broker.dispatch import AT_MOST_ONCE, HELD
 from headrace.broker.retry import backoff_us
 from headrace.broker.subscription import Subscription
 from headrace.model.delivery import BatchSource
@@ -32,7 +33,7 @@ def _fold_at_cursor(sub: Subscription, event: EventPart, first: int, count: int,
         batch = source.batch_at(sub.topic.name, first)
         sub.defer(first, count, sub.topic.due(batch) if batch is not None else now)
     elif event.event == Event.DELIVERED and event.reason != AT_MOST_ONCE:
-        sub.deliver(first, count, sub.topic.deadline(1, now), None)
+        sub.deliver(first, count, NEVER if event.reason == HELD else sub.topic.deadline(1, now), None)
     else:
         sub.skip(first, count, event.event)
 
@@ -47,7 +48,7 @@ def _fold_behind(sub: Subscription, event: EventPart, first: int, count: int, at
             continue
         for run in sub.isolate(identity, size):
             if kind == Event.DELIVERED:
-                sub.redeliver(run, sub.topic.deadline(attempt, now), None)
+                sub.redeliver(run, NEVER if event.reason == HELD else sub.topic.deadline(attempt, now), None)
                 run.attempt = attempt
             elif kind == Event.NACKED and sub.definition.tail:
                 sub.park(run, sub.topic.end, now)

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from headrace.broker.alarms import NEVER
 from headrace.broker.registry import Registry
 from headrace.broker.runs import Run
 from headrace.broker.subscription import Definition, Subscription
@@ -96,7 +95,7 @@ def _load(saved: SavedSubscription, registry: Registry) -> Subscription:
     sub.redelivered = saved.redelivered
     sub.tally = saved.tally
     for first, count, offset, attempt, due, awaited in saved.runs:
-        run = Run(first, count, offset, attempt, due if due < NEVER else 0, awaited, None)
+        run = Run(first, count, offset, attempt, due, awaited, None)
         run.tail = saved.tails.get(first, 0)
         sub.add(run)
     return sub
@@ -110,6 +109,6 @@ def _save(sub: Subscription) -> SavedSubscription:
         sub.passed,
         sub.redelivered,
         sub.tally,
-        [(run.first, run.count, run.offset, run.attempt, min(run.due, NEVER), run.awaited) for run in sub.runs],
+        [(run.first, run.count, run.offset, run.attempt, run.due, run.awaited) for run in sub.runs],
         {run.first: run.tail for run in sub.runs if run.tail},
     )

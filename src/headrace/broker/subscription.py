@@ -138,6 +138,7 @@ class Subscription:
         run.attempt += 1
         run.awaited = True
         run.holder = holder
+        run.tail = 0
         self._reschedule(run, due)
 
     def postpone(self, run: Run, due: int) -> None:
@@ -182,6 +183,10 @@ class Subscription:
         """What the consumer holds, the oldest first."""
         return [run for run in self.runs if run.holder == consumer and run.awaited]
 
+    def orphans(self) -> list[Run]:
+        """What is held without a timer by nobody who is there, the oldest first."""
+        return [run for run in self.runs if run.awaited and run.due == NEVER and run.holder is None]
+
     # Time
 
     def ripen(self, run: Run) -> None:
@@ -215,7 +220,7 @@ class Subscription:
         timers = self.timers
         while timers and timers[0][0] <= now:
             due, _, run = heappop(timers)
-            if run.count and run.due == due and not run.ready:
+            if run.count and run.due == due and not run.ready and not run.tail:
                 return run
         return None
 
@@ -278,4 +283,8 @@ class Subscription:
 
 
 def _current(timers: Iterable[tuple[int, int, Run]]) -> list[tuple[int, int, Run]]:
-    return [entry for entry in timers if entry[2].count and entry[2].due == entry[0] and not entry[2].ready]
+    return [
+        (due, first, run)
+        for due, first, run in timers
+        if run.count and run.due == due and not run.ready and not run.tail
+    ]

@@ -20,6 +20,7 @@ from headrace.protocols.blipmq.session import BlipmqSession
 from headrace.server.auth import Keyring
 from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
+from headrace.server.doors import check_callers, identify, sspq_sessions
 from headrace.server.engine import Engine
 from headrace.server.http import build_app
 from headrace.server.recovery import recover_broker
@@ -60,7 +61,9 @@ class Node:
         data_dir = Path(config.data_dir)
         settings = config.log_settings()
         stored = Log.open(data_dir / "log", disk or OsDisk(), settings, accept_damage=accept_damage)
-        engine = Engine(stored, recover_broker(stored, config.broker_settings()), clock or Clock(), Snapshots())
+        clock = clock or Clock()
+        engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
+        engine.journal()
         node = cls(config, engine, keyring)
         try:
             await node._open_listeners()
@@ -107,16 +110,26 @@ class Node:
             auth_timeout_s=limits.auth_timeout_s,
         )
         if config.listen.blipmq is not None:
-            listener = TcpListener(
-                "blipmq", self.engine, partial(BlipmqSession, limits.auth_failures_max), terms, bounds, tls
+            new_session = partial(BlipmqSession, limits.auth_failures_max)
+            listener = TcpListener("blipmq", self.engine, new_session, terms, bounds, tls)
+            await self._listen(listener, config.listen.blipmq)
+        if config.listen.sspq is not None:
+            allowed = config.sspq.allow_unauthenticated
+            check_callers(
+                "sspq", config.listen.sspq, certificates=bool(config.tls.client_ca), allow_unauthenticated=allowed
             )
-            self._listeners.append(listener)
-            address = await listener.start(config.listen.blipmq.host, config.listen.blipmq.port)
-            self.endpoints["blipmq"] = _url("tls" if tls else "tcp", Address(*address))
+            who = partial(identify, terms.keyring)
+            listener = TcpListener("sspq", self.engine, sspq_sessions(config), terms, bounds, tls, who)
+            await self._listen(listener, config.listen.sspq)
         if config.listen.http is not None:
             app = build_app(self.engine, lambda: self._keyring, config.http)
             self._http = await serve_http(app, config.listen.http, config.tls if tls else None)
             self.endpoints["http"] = _url("https" if tls else "http", self._http.address)
+
+    async def _listen(self, listener: TcpListener, at: Address) -> None:
+        self._listeners.append(listener)
+        address = await listener.start(at.host, at.port)
+        self.endpoints[listener.name] = _url("tls" if self.config.tls.cert else "tcp", Address(*address))
 
     async def _retire(self) -> None:
         """Let go of old segments nobody needs, now and then."""

@@ -6,7 +6,7 @@ from headrace.model.batch import Batch
 from headrace.server.snapshots import split_snapshot
 
 
-def recover_broker(log: Log, settings: BrokerSettings) -> Broker:
+def recover_broker(log: Log, settings: BrokerSettings, now: int) -> Broker:
     """A broker whose state is the fold over the log."""
     if log.snapshot is None:
         covered, events_from = 0, 0
@@ -22,4 +22,5 @@ def recover_broker(log: Log, settings: BrokerSettings) -> Broker:
             elif part[0] >= events_from:
                 offset, event = part
                 broker.apply_event(event, offset)
+    broker.recovered(now)
     return broker
