@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("blipmq", "blipmq_exchange", "sspq")
+MODULES = ("blipmq", "blipmq_exchange", "sspq", "fujin", "fujin_reading", "grpcq", "grpcq_deliveries")
 
 
 def compiled() -> bool:

@@ -86,13 +86,14 @@ class Fetch:
 class Follow:
     """Deliver whatever comes for as long as the peer reads, at most `window` messages unsettled at once.
 
-    Holds and settles as Fetch does.
+    Holds and settles as Fetch does. `after_us`: how long to leave the peer alone first.
     """
 
     tag: int
     subscription: int
     window: int
     settle: bool = False
+    after_us: int = 0
 
 
 @dataclass(slots=True)

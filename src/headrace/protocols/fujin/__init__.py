@@ -1,1 +1,1 @@
-"""Fujin: a byte protocol with confirmed writes, transactions, push and pull readers; one QUIC stream for each of them."""
+"""Fujin: a byte protocol with confirmed writes, transactions, push and pull readers; a QUIC stream for each of them."""
