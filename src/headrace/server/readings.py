@@ -30,6 +30,7 @@ class Readings:
         self._fetches: dict[int, Fetch] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._follows: dict[int, Follow] = {}
+        self._openings: list[asyncio.TimerHandle] = []
         self._unsettled: Counter[int] = Counter()
         self._turns = 0
 
@@ -48,8 +49,11 @@ class Readings:
         self._engine.broker.wait(request.subscription, self._consumer)
 
     def follow(self, request: Follow) -> None:
-        """Deliver from now on; `serve` does it."""
-        self._follows[request.subscription] = request
+        """Deliver from now on, or once the peer was left alone for as long as it needs; `serve` does it."""
+        if request.after_us:
+            self._openings.append(self._engine.call_in(request.after_us, partial(self._begin, request)))
+        else:
+            self._follows[request.subscription] = request
 
     def serve(self) -> bool:
         """Deliver what has come, and wait for what has not. Returns whether anything was delivered."""
@@ -92,15 +96,25 @@ class Readings:
         for turn, request in list(self._fetches.items()):
             self._drop(turn)
             self._session.refused(request.tag, BrokerError(Code.DRAINING, "the server is about to stop"))
-        self._follows.clear()
+        self._follow_nothing()
         self.pause()
 
     def release(self) -> None:
         """Wait for nothing any more and give back what is not settled."""
         for turn in list(self._fetches):
             self._drop(turn)
-        self._follows.clear()
+        self._follow_nothing()
         self._engine.broker.release(self._consumer, self._engine.clock.now())
+
+    def _begin(self, request: Follow) -> None:
+        self._follows[request.subscription] = request
+        self._consumer.called()
+
+    def _follow_nothing(self) -> None:
+        for opening in self._openings:
+            opening.cancel()
+        self._openings.clear()
+        self._follows.clear()
 
     def _answer(self, request: Fetch) -> bool:
         portions = self._take(request, request.count)
