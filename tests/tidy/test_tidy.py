@@ -13,7 +13,7 @@ MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 LINE_LENGTH_MAX = 120
 
-MODULES = sorted(SRC.rglob("*.py"))
+MODULES = sorted(path for path in SRC.rglob("*.py") if not path.stem.endswith("_pb2"))
 TRACKED = subprocess.run(
     ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
     cwd=ROOT,

@@ -1,0 +1,104 @@
+"""A publish call, as serialized, into the batch that stores it. Per-message work is the kernel's."""
+
+from headrace.kernels.grpcq import Scan, fill_part, scan_publish
+from headrace.kernels.grpcq_envelope import UUID_SIZE, Reason
+from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Column, Protocol, padded
+from headrace.model.errors import BrokerError, Code
+from headrace.protocols.grpcq.envelope import check_queue, payload_too_large, refusal
+from headrace.protocols.grpcq.grpcq_pb2 import Message
+from headrace.protocols.grpcq.queues_pb2 import PublishRequest
+
+COUNT_MAX = 65_536
+UUID_ENTROPY = 16
+
+_TIMESTAMP_TAG = b"\x30"
+_VERSION = bytes(byte & 0x0F | 0x40 for byte in range(256))
+_VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
+_DIGIT_PLACES = [place for place in range(UUID_SIZE) if place not in (8, 13, 18, 23)]
+
+
+class Publishing:
+    """A publish call whose envelopes are all right; `queue` is where to, `count` how many they are."""
+
+    def __init__(self, request: bytes, scan: Scan, queue: str) -> None:
+        self.queue = queue
+        self.count = scan.count
+        self._request = request
+        self._scan = scan
+
+    @classmethod
+    def read(cls, request: bytes, payload_max: int) -> "Publishing":
+        """Check a serialized PublishRequest.
+
+        Raises BrokerError(INVALID), or BrokerError(LIMIT) for too large a payload, naming the message by its place.
+        """
+        scan = scan_publish(request, payload_max, COUNT_MAX)
+        if scan.reason == Reason.TOO_MANY:
+            raise BrokerError(Code.LIMIT, f"more than {COUNT_MAX} messages in one call")
+        if scan.reason != Reason.FINE:
+            raise _refusal(request, scan, payload_max)
+        try:
+            queue = scan.queue.decode()
+        except UnicodeDecodeError:
+            raise BrokerError(Code.INVALID, "bad queue name: not UTF-8") from None
+        return cls(request, scan, check_queue(queue))
+
+    @property
+    def entropy_size(self) -> int:
+        """How many random bytes `batch` needs to make up for missing ids."""
+        return UUID_ENTROPY * self._scan.ids_missing
+
+    def batch(self, *, now: int, entropy: bytes, max_attempts: int = 0) -> bytes:
+        """The part that stores the messages, ids and timestamps filled in where they are missing.
+
+        The value of a message is its envelope; the columns beside it hold what other doors understand of it: its id,
+        and as headers its topic, action, originator and metadata.
+        """
+        scan, topic = self._scan, self._scan.queue
+        stamp = _TIMESTAMP_TAG + varint(now // 1000)
+        values_size = scan.values_size + len(stamp) * scan.stamps_missing
+        ends_size = padded(4 * (scan.count + 1))
+        values_at = HEADER_SIZE + padded(len(topic))
+        headers_at = values_at + ends_size + padded(values_size)
+        ids_at = headers_at + ends_size + padded(scan.headers_size)
+        part = bytearray(ids_at + ends_size + padded(scan.ids_size))
+        part[:HEADER_SIZE] = HEADER.pack(
+            len(part), PART_BATCH, Protocol.GRPCQ, 1, Column.HEADERS | Column.MESSAGE_ID, scan.count, len(topic),
+            max_attempts, now, 0, 0, values_size, 0,
+        )  # fmt: skip
+        part[HEADER_SIZE : HEADER_SIZE + len(topic)] = topic
+        fill_part(self._request, scan, part, values_at, headers_at, ids_at, stamp, uuids(entropy))
+        return bytes(part)
+
+
+def varint(number: int) -> bytes:
+    """A number that is not negative, as protobuf writes it."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def uuids(entropy: bytes) -> bytes:
+    """A random UUID (version 4) for each 16 bytes, as text, back to back."""
+    raw = bytearray(entropy)
+    raw[6::16] = raw[6::16].translate(_VERSION)
+    raw[8::16] = raw[8::16].translate(_VARIANT)
+    digits = raw.hex().encode()
+    texts = bytearray(b"-") * (UUID_SIZE * (len(entropy) // UUID_ENTROPY))
+    for place, digit in enumerate(_DIGIT_PLACES):
+        texts[digit::UUID_SIZE] = digits[place::32]
+    return bytes(texts)
+
+
+def _refusal(request: bytes, scan: Scan, payload_max: int) -> BrokerError:
+    """Why the call is refused; only here is an envelope decoded."""
+    if scan.failed < 0:
+        return BrokerError(Code.INVALID, "not a PublishRequest")
+    error = refusal(Reason(scan.reason)) if scan.reason != Reason.PAYLOAD_TOO_LARGE else None
+    if error is None:
+        culprit = PublishRequest.FromString(request).messages[scan.failed]
+        error = payload_too_large(Message.FromString(culprit), payload_max)
+    return BrokerError(error.code, f"message {scan.failed}: {error.detail}")
