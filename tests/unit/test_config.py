@@ -157,6 +157,14 @@ def test_a_list_in_the_environment_may_be_json() -> None:
     assert load(None, environ).auth.api_keys == (KeyEntry(name="x", key="k"),)
 
 
+def test_routes_are_pairs_of_texts_in_a_file_and_in_the_environment(tmp_path: Path) -> None:
+    routes = {"in": "orders", "back": "returns"}
+    assert load(write(tmp_path, '[fujin.routes]\nin = "orders"\nback = "returns"')).fujin.routes == routes
+    assert load(None, {"HEADRACE_FUJIN__ROUTES": "in=orders, back = returns"}).fujin.routes == routes
+    with pytest.raises(ConfigError, match="name=text"):
+        load(None, {"HEADRACE_FUJIN__ROUTES": "in=orders,returns"})
+
+
 @pytest.mark.parametrize(
     ("text", "key", "hint"),
     [
@@ -175,6 +183,7 @@ def test_a_list_in_the_environment_may_be_json() -> None:
         ("retry = 3", "retry", "expected a table"),
         ("[topics]\norders = 3", "topics.orders", "expected a table"),
         ('[fujin]\ndialect = "docment"', "fujin.dialect", "did you mean document?"),
+        ('[fujin]\nroutes = { in = 3 }', "fujin.routes", "a text each"),
         ('[tls]\ncert = "a.pem"', "tls.key", "together"),
         ('[tls]\nclient_ca = "a.pem"', "tls.client_ca", "need cert"),
         ("[auth]\napi_keys = [1]", "auth.api_keys[0]", "a key, a hash or a table"),

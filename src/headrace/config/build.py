@@ -48,7 +48,8 @@ def _convert(hint: Any, value: object, path: KeyPath) -> object:
     if isinstance(hint, type) and issubclass(hint, Section):
         return build(hint, value, path)
     if get_origin(hint) is dict:
-        return _tables(get_args(hint)[1], value, path)
+        kind = get_args(hint)[1]
+        return _texts(value, path) if kind is str else _tables(kind, value, path)
     if Address in get_args(hint):
         return _address(value, path)
     if KeyEntry in get_args(get_args(hint)[0] if get_origin(hint) is tuple else hint):
@@ -60,6 +61,19 @@ def _tables(kind: type[Section], value: object, path: KeyPath) -> dict[str, Sect
     if not isinstance(value, Mapping):
         raise ConfigError(dotted(path), f"expected tables, got {_type_name(value)}")
     return {str(name): build(kind, table, (*path, str(name))) for name, table in value.items()}
+
+
+def _texts(value: object, path: KeyPath) -> dict[str, str]:
+    """Names with a text each; in an environment variable `name=text` between commas."""
+    if isinstance(value, Text):
+        pairs = [word.partition("=") for word in value.split(",") if word.strip()]
+        value = {name.strip(): text.strip() for name, equals, text in pairs if equals}
+        if len(value) != len(pairs):
+            raise ConfigError(dotted(path), "expected name=text between commas, each name once")
+    try:
+        return msgspec.convert(value, dict[str, str])
+    except msgspec.ValidationError:
+        raise ConfigError(dotted(path), "expected a table of names with a text each") from None
 
 
 def _address(value: object, path: KeyPath) -> Address | None:

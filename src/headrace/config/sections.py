@@ -162,7 +162,7 @@ class SspqSection(Section, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(min_length=1)] = "sspq"
     dead_letter: bool = True
     force_retries: Byte | None = None
-    max_payload: Positive = 16 << 20
+    max_payload: Annotated[int, Meta(ge=1, le=512 << 20)] = 16 << 20
     allow_unauthenticated: bool = False
 
 
@@ -174,7 +174,12 @@ class FujinSection(Section, frozen=True, kw_only=True):
     ping_interval_s: Seconds = 2
     ping_timeout_s: Seconds = 5
     stop_timeout_s: Seconds = 15
-    fetch_wait_ms: Natural = 500
+    fetch_wait_ms: UpToADayMs = 500
+    push_window: Annotated[int, Meta(ge=1, le=1 << 20)] = 1024
+    message_max: Annotated[int, Meta(ge=1, le=256 << 20)] = 16 << 20
+    headers_max: Annotated[int, Meta(ge=0, le=16 << 20)] = 64 << 10
+    transaction_max: Annotated[int, Meta(ge=1, le=512 << 20)] = 16 << 20
+    routes: dict[str, str] = {}
     allow_unauthenticated: bool = False
 
 
