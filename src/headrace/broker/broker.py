@@ -110,19 +110,21 @@ class Broker:
         consumer: Consumer | None = None,
         size_max: int = NEVER,
         timed: bool = True,
+        ack_wait_us: int = 0,
         now: int,
     ) -> list[Portion]:
         """Deliver up to `limit` messages: those due again first, then the next ones.
 
         `size_max` bounds their bytes by the average of each batch; one message is delivered whatever its size.
         An unknown subscription, or somebody else's, has none. With a consumer the messages can be given back by
-        `release`; unless `timed`, nothing else gives them back while this process lives.
+        `release`; unless `timed`, nothing else gives them back while this process lives. `ack_wait_us`, where given,
+        is how long this consumer has, in place of the topic's rule.
         """
         sub = self._subscriptions.get(subscription)
         if sub is None or sub.owner != owner:
             return []
         sub.use(now)
-        portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed)
+        portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed, ack_wait_us)
         if sub.timers:
             self._wakes.wake_by(sub.id, sub.timers[0][0])
         if sub.waiters and sub.peek_ready() is not None:
@@ -138,13 +140,15 @@ class Broker:
         sub = self._subscriptions.get(subscription)
         return sub is not None and (sub.cursor < sub.topic.end or bool(sub.ready) or bool(sub.parked))
 
-    def ack(self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, now: int) -> None:
+    def ack(
+        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0, now: int
+    ) -> None:
         """Settle deliveries, given as ranges of (first delivery id, count): all of them or none.
 
-        What the retry timer took back may still be acked until it is delivered again.
-        Raises BrokerError(UNKNOWN) when any of them is unknown, already settled or named twice.
+        What the retry timer took back may still be acked until it is delivered again; with `attempt`, only by who
+        had that attempt. Raises BrokerError(UNKNOWN) when any is unknown, already settled or named twice.
         """
-        sub = self._awaiting(subscription, ranges, owner)
+        sub = self._awaiting(subscription, ranges, owner, attempt)
         sub.use(now)
         for first, count in ranges:
             self._journal.acked(sub.id, now, sub.settle_ids(first, count, Event.ACKED))
@@ -152,17 +156,18 @@ class Broker:
             self._waiting.call(sub, sum(count for _, count in ranges))
 
     def nack(
-        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, reason: str = "", now: int
-    ) -> None:
-        """These deliveries failed: they are due again after their backoff, or become dead letters.
+        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0, reason: str = "",
+        dead: bool = False, now: int,
+    ) -> None:  # fmt: skip
+        """These deliveries failed: they are due again after their backoff, or become dead letters; if `dead`, at once.
 
         Raises BrokerError(UNKNOWN) as `ack` does.
         """
-        sub = self._awaiting(subscription, ranges, owner)
+        sub = self._awaiting(subscription, ranges, owner, attempt)
         sub.use(now)
         for first, count in ranges:
             for run in sub.isolate(first, count):
-                self._dispatch.fail(sub, run, reason[:REASON_MAX] or NACKED, now)
+                self._dispatch.fail(sub, run, reason[:REASON_MAX] or NACKED, now, dead=dead)
         self._after_failure(sub)
 
     def release(self, consumer: Consumer, now: int) -> None:
@@ -324,9 +329,9 @@ class Broker:
 
     # How the above is done
 
-    def _awaiting(self, subscription: int, ranges: Sequence[tuple[int, int]], owner: str) -> Subscription:
+    def _awaiting(self, subscription: int, ranges: Sequence[tuple[int, int]], owner: str, attempt: int) -> Subscription:
         sub = self._subscriptions.get(subscription)
-        if sub is None or sub.owner != owner or not sub.runs.all_awaited(ranges):
+        if sub is None or sub.owner != owner or not sub.runs.all_awaited(ranges, attempt):
             raise BrokerError(Code.UNKNOWN, "unknown subscription or delivery")
         return sub
 

@@ -30,14 +30,17 @@ WARM_MAX = 128
 class Order:
     """One take while it is being filled: how much more goes in, and what is in already."""
 
-    __slots__ = ("consumer", "limit", "now", "portions", "size_max", "timed")
+    __slots__ = ("ack_wait_us", "consumer", "limit", "now", "portions", "size_max", "timed")
 
-    def __init__(self, limit: int, size_max: int, consumer: Consumer | None, now: int, timed: bool) -> None:
+    def __init__(
+        self, limit: int, size_max: int, consumer: Consumer | None, now: int, timed: bool, ack_wait_us: int
+    ) -> None:
         self.limit = limit
         self.size_max = size_max
         self.consumer = consumer
         self.now = now
         self.timed = timed
+        self.ack_wait_us = ack_wait_us
         self.portions: list[Portion] = []
 
     def fill(self, batch: Batch, offset: int, count: int, delivery: int, attempt: int, qos: int) -> int:
@@ -56,7 +59,9 @@ class Order:
 
     def deadline(self, sub: Subscription, attempt: int) -> int:
         """Until when this delivery may be settled."""
-        return sub.topic.deadline(attempt, self.now) if self.timed else NEVER
+        if not self.timed:
+            return NEVER
+        return self.now + self.ack_wait_us if self.ack_wait_us else sub.topic.deadline(attempt, self.now)
 
     @property
     def remark(self) -> str:
@@ -84,9 +89,10 @@ class Dispatch:
         now: int,
         size_max: int = NEVER,
         timed: bool = True,
+        ack_wait_us: int = 0,
     ) -> list[Portion]:
         """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to."""
-        order = Order(limit, size_max, consumer, now, timed)
+        order = Order(limit, size_max, consumer, now, timed, ack_wait_us)
         if sub.timers and sub.timers[0][0] <= now:
             self.ripen(sub, now)
         if sub.ready:
@@ -200,14 +206,14 @@ class Dispatch:
             ready += run.count
         return ready
 
-    def fail(self, sub: Subscription, run: Run, reason: str, now: int) -> None:
+    def fail(self, sub: Subscription, run: Run, reason: str, now: int, *, dead: bool = False) -> None:
         """The run's delivery failed: it is due again after its backoff, or dead."""
         batch = self._batch_of(sub, run)
         if batch is None:
             self._discard(sub, run, batch, now)
             return
         step = next_step(run.attempt, now=now, policy=sub.topic.policy, max_attempts=batch.max_attempts)
-        if isinstance(step, GiveUp):
+        if dead or isinstance(step, GiveUp):
             self._bury(sub, run, batch, reason, now)
         else:
             self._journal.record(Event.NACKED, sub.id, now, run.as_range(), reason)

@@ -7,7 +7,7 @@ from headrace.model.batch import ATTEMPTS_UNLIMITED
 from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event, Range
 from headrace.model.requests import Start
-from tests.unit.broker.desk import MS, SECOND, Desk
+from tests.unit.broker.desk import MS, OWNER, SECOND, Desk
 
 
 def ten(desk: Desk) -> int:
@@ -171,3 +171,39 @@ def test_out_of_order_acks_leave_no_timers_behind() -> None:
     state = desk.broker._subscriptions[sub]
     assert len(state.runs) == 1
     assert len(state.timers) < 100
+
+
+def test_a_nack_may_make_dead_letters_at_once() -> None:
+    desk = Desk()
+    sub = ten(desk)
+    desk.broker.nack(sub, [(3, 2)], owner=OWNER, reason="not a message", dead=True, now=desk.now)
+    dead = [event for event in desk.sync() if event.event == Event.DEAD]
+    assert [(event.reason, list(event.ranges)) for event in dead] == [("not a message", [Range(3, 2, 1)])]
+    assert desk.log.count_from("$dead.t", 0) == 2
+    assert in_flight(desk, sub) == 8
+    desk.restart()
+    assert in_flight(desk, sub) == 8
+
+
+def test_what_was_delivered_anew_is_settled_only_by_who_has_it_now() -> None:
+    desk = Desk()
+    sub = ten(desk)
+    desk.nack(sub, (1, 10))
+    desk.now += SECOND
+    assert {attempt for _, _, attempt in desk.take(sub)} == {2}
+    for settle in (desk.broker.ack, desk.broker.nack):
+        with pytest.raises(BrokerError):
+            settle(sub, [(4, 2)], owner=OWNER, attempt=1, now=desk.now)
+    desk.broker.ack(sub, [(4, 2)], owner=OWNER, attempt=2, now=desk.now)
+    assert in_flight(desk, sub) == 8
+
+
+def test_a_consumer_may_have_its_own_time_to_settle() -> None:
+    desk = Desk()
+    sub = desk.subscribe("t")
+    desk.publish("t", b"one")
+    desk.broker.take(sub, 1, owner=OWNER, consumer="ann", ack_wait_us=5 * SECOND, now=desk.now)
+    desk.tick(5 * SECOND - 1)
+    assert desk.take(sub) == []
+    desk.tick(1)
+    assert desk.take(sub) == [(1, b"one", 2)]
