@@ -1,0 +1,155 @@
+"""A qh3 connection with what this project needs besides: input that can be held back, clients asked for certificates.
+
+The only module that touches qh3's inner names; its tests fail should a new version move them.
+"""
+
+import contextlib
+import datetime
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnection, QuicConnectionError
+from qh3.quic.tls_bridge import QuicTlsBridge
+from qh3.tls import CipherSuite
+
+from headrace.quic.certificates import Authorities, CertificateFileError
+from headrace.quic.handshake import ServerHandshake
+
+CONNECTION_ID_SIZE = 8
+STREAM_WINDOW = 1 << 20
+CONNECTION_WINDOW = 8 << 20
+"""Bytes a peer may send ahead of what is taken from it: the bound of what held input costs."""
+
+logging.getLogger("quic").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """A certificate chain and its private key, as PEM files; `key` may be the same file."""
+
+    cert: Path | str
+    key: Path | str
+
+
+def configuration(
+    *,
+    protocol: str,
+    is_client: bool,
+    certificate: Certificate | None,
+    datagram_max: int,
+    idle_timeout_s: float,
+    server_name: str = "",
+) -> QuicConfiguration:
+    """What both roles agree on with qh3. AES-128 first: machines without AES instructions are offered ChaCha20.
+
+    Servers' certificates are checked by `Authorities` once the handshake is complete and before anything is sent.
+    Raises CertificateFileError naming the files.
+    """
+    made = QuicConfiguration(
+        alpn_protocols=[protocol],
+        is_client=is_client,
+        connection_id_length=CONNECTION_ID_SIZE,
+        idle_timeout=idle_timeout_s,
+        max_data=CONNECTION_WINDOW,
+        max_stream_data=STREAM_WINDOW,
+        max_datagram_size=datagram_max,
+        server_name=server_name or None,
+        verify_mode=ssl.CERT_NONE,
+        cipher_suites=[
+            CipherSuite.AES_128_GCM_SHA256,
+            CipherSuite.AES_256_GCM_SHA384,
+            CipherSuite.CHACHA20_POLY1305_SHA256,
+        ],
+    )
+    if certificate is not None:
+        try:
+            made.load_cert_chain(Path(certificate.cert), Path(certificate.key))
+        except FileNotFoundError as error:
+            raise CertificateFileError(f"{error.filename}: no such file") from None
+        except Exception as error:
+            names = f"{certificate.cert}, {certificate.key}"
+            raise CertificateFileError(f"{names}: not a certificate chain with its private key: {error}") from None
+    return made
+
+
+class Connection(QuicConnection):
+    """One QUIC connection: datagrams in, events out; time as an argument."""
+
+    def __init__(
+        self,
+        *,
+        configuration: QuicConfiguration,
+        original_destination_connection_id: bytes | None = None,
+        retry_source_connection_id: bytes | None = None,
+        authorities: Authorities | None = None,
+        wall_clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_destination_connection_id,
+            retry_source_connection_id=retry_source_connection_id,
+        )
+        self._authorities = authorities
+        self._wall_clock = wall_clock
+        self._held = False
+        self._handshake: ServerHandshake | None = None
+
+    @property
+    def common_name(self) -> str | None:
+        """Of the certificate the client showed; None where none was asked for."""
+        return self._handshake.common_name if self._handshake is not None else None
+
+    @property
+    def over(self) -> bool:
+        """Whether either side closed it, though it may still have to say so."""
+        return self._close_event is not None or (self._core is not None and self._core.state in _OVER)
+
+    @property
+    def closed_with(self) -> tuple[int, str]:
+        """The code and the reason it was closed with, as far as they are known."""
+        event = self._close_event
+        return (event.error_code, event.reason_phrase) if event is not None else (0, "")
+
+    @property
+    def peer_chain(self) -> list[bytes]:
+        """The certificates the peer showed, its own first."""
+        own = self.get_peercert()
+        return [] if own is None else [own.public_bytes(), *(each.public_bytes() for each in self.get_issuercerts())]
+
+    def hold(self, held: bool) -> None:
+        """Leave what arrives inside, and with it the credit for more; acknowledgements go on.
+
+        At most CONNECTION_WINDOW bytes collect. Letting go makes their events available.
+        """
+        if held is not self._held:
+            self._held = held
+            if not held and self._core is not None:
+                self._drain_core()
+
+    def give_up_stream(self, number: int, code: int) -> None:
+        """End our side of a stream at once, whatever state it is in."""
+        with contextlib.suppress(ValueError, QuicConnectionError):
+            self.reset_stream(number, code)
+
+    def stop_listening_to(self, number: int, code: int) -> None:
+        """Ask the peer to end its side of a stream, whatever state it is in."""
+        with contextlib.suppress(ValueError, QuicConnectionError):
+            self.stop_stream(number, code)
+
+    def _drain_core(self) -> None:
+        if not self._held:
+            super()._drain_core()
+
+    def _create_tls(self, remote_source_cid: bytes | None) -> QuicTlsBridge:
+        bridge = super()._create_tls(remote_source_cid)
+        if not self._is_client:
+            self._handshake = ServerHandshake(bridge.tls, self._authorities, self._wall_clock)
+            bridge.tls = self._handshake  # type: ignore[assignment]
+        return bridge
+
+
+_OVER = frozenset({"closing", "draining", "terminated"})
