@@ -31,6 +31,7 @@ class ListenSection(Section, frozen=True, kw_only=True):
     blipmq: Address | None = Address("127.0.0.1", 5555)
     sspq: Address | None = Address("127.0.0.1", 8888)
     fujin: Address | None = Address("127.0.0.1", 4848)
+    fujin_tcp: Address | None = None
     grpc: Address | None = Address("127.0.0.1", 50051)
     http: Address | None = Address("127.0.0.1", 9100)
     flight: Address | None = Address("127.0.0.1", 8815)
@@ -174,6 +175,7 @@ class FujinSection(Section, frozen=True, kw_only=True):
     ping_interval_s: Seconds = 2
     ping_timeout_s: Seconds = 5
     stop_timeout_s: Seconds = 15
+    datagram_max: Annotated[int, Meta(ge=1200, le=65507)] = 1350
     fetch_wait_ms: UpToADayMs = 500
     push_window: Annotated[int, Meta(ge=1, le=1 << 20)] = 1024
     message_max: Annotated[int, Meta(ge=1, le=256 << 20)] = 16 << 20
@@ -187,7 +189,9 @@ class GrpcqSection(Section, frozen=True, kw_only=True):
     """The grpcq door."""
 
     payload_max: Positive = 262144
+    request_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 4 << 20
     max_attempts: Attempts = 3
+    ack_wait_ms: Annotated[int, Meta(ge=1, le=DAY_MS)] = 30_000
     allow_unauthenticated: bool = False
 
 

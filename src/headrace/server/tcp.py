@@ -38,7 +38,11 @@ class TcpLimits:
 
 
 class TcpListener:
-    """One address that speaks one protocol. `identify` tells who is there where the protocol itself does not ask."""
+    """One address that speaks one protocol.
+
+    `identify` tells who is there where the protocol itself does not ask. Peers of a protocol in which the server says
+    that it stops get `stop_timeout_s` to take leave; of the others nothing more is read then.
+    """
 
     def __init__(
         self,
@@ -49,8 +53,10 @@ class TcpListener:
         limits: TcpLimits,
         tls: ssl.SSLContext | None = None,
         identify: Callable[[asyncio.BaseTransport], Identity] | None = None,
+        stop_timeout_s: float = 0.0,
     ) -> None:
         self.name = name
+        self.stop_timeout_s = stop_timeout_s
         self.identify = identify
         self.engine = engine
         self.terms = terms
@@ -79,7 +85,7 @@ class TcpListener:
         return address[0], address[1]
 
     def stop_listening(self) -> None:
-        """Refuse newcomers and read nothing more; what was asked for before is still answered."""
+        """Refuse newcomers, tell everybody; what was asked for before is still answered."""
         self.draining = True
         if self._server is not None:
             self._server.close()
@@ -88,12 +94,23 @@ class TcpListener:
 
     async def close(self, timeout_s: float) -> None:
         """Close every connection once what was written to it is sent, or cut it off when that takes too long."""
+        if self.stop_timeout_s:
+            await self._desertion(self.stop_timeout_s)
         for connection in list(self.connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._deserted.wait(), timeout_s)
+        await self._desertion(timeout_s)
         for connection in list(self.connections):
             connection.abort("does not read")
+
+    @property
+    def deaf(self) -> bool:
+        """Whether nothing more is read from anybody."""
+        return self.draining and not self.stop_timeout_s
+
+    async def _desertion(self, timeout_s: float) -> None:
+        """Return when everybody has left, or when that takes too long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), timeout_s)
 
     def admit(self, connection: "Connection", address: str) -> bool:
         """Count a connection in, unless that would pass a limit."""
@@ -225,9 +242,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def drain(self) -> None:
-        """Tell the peer that the server is about to stop, and take no more requests."""
+        """Tell the peer that the server is about to stop, and take no more requests unless it may take leave."""
         self._conversation.drain()
-        self._read(False)
+        self._read(self._reading)
 
     def proceed(self) -> None:
         """Present the rest again; read on unless the conversation stalled."""
@@ -261,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read(self, wanted: bool) -> None:
         assert self._transport is not None
-        wanted = wanted and not self._listener.draining
+        wanted = wanted and not self._listener.deaf
         if wanted is not self._reading:
             self._reading = wanted
             if wanted:

@@ -1,0 +1,240 @@
+"""QUIC: one UDP address that speaks one protocol, each connection routed by the ids it was given.
+
+Clients whose address is not proven yet are served at once while few are at it, and sent back with a token to prove it
+when there are many, so that forged addresses cost next to nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import Counter
+from dataclasses import dataclass
+from itertools import count
+
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.packet import encode_quic_retry, encode_quic_version_negotiation
+
+from headrace.quic.certificates import Authorities
+from headrace.quic.connection import CONNECTION_ID_SIZE, Connection
+from headrace.quic.datagrams import Address, DatagramSocket, bind
+from headrace.quic.headers import INITIAL_SIZE_MIN, VERSION_1, Hello, destination, hello
+from headrace.quic.link import Link
+from headrace.quic.retry import RetryTokens
+from headrace.server.engine import Engine
+from headrace.server.quic_peer import CLOSED_NORMALLY, PeerTerms, QuicPeer
+
+CONNECTION_REFUSED = 2
+UNPROVEN_MAX = 64
+
+log = logging.getLogger("headrace.quic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuicLimits:
+    """Bounds on what peers may cost."""
+
+    connections_max: int
+    connections_per_address_max: int
+    stop_timeout_s: float
+
+
+class QuicListener:
+    """One address, one socket, all its connections."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        configuration: QuicConfiguration,
+        authorities: Authorities | None,
+        terms: PeerTerms,
+        limits: QuicLimits,
+    ) -> None:
+        self.draining = False
+        self.peers: set[QuicPeer] = set()
+        self.name = name
+        self._engine = engine
+        self._configuration = configuration
+        self._authorities = authorities
+        self._terms = terms
+        self._limits = limits
+        self._links: dict[bytes, Link] = {}
+        self._touched: dict[Link, None] = {}
+        self._per_address: Counter[str] = Counter()
+        self._shaking: set[QuicPeer] = set()
+        self._tokens = RetryTokens()
+        self._ids = count(1)
+        self._deserted = asyncio.Event()
+        self._deserted.set()
+        self._socket: DatagramSocket | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; the address really bound. Raises OSError."""
+        self._socket = DatagramSocket(
+            bind(host, port), received=self._received, turned=self._turned, failed=self._failed
+        )
+        address = self._socket.address
+        return address[0], address[1]
+
+    def stop_listening(self) -> None:
+        """Refuse newcomers and tell everybody; peers may say goodbye, and what they ask until then is served."""
+        self.draining = True
+        for peer in list(self.peers):
+            peer.drain()
+
+    async def close(self, timeout_s: float) -> None:
+        """Return when every peer has left; those that have not in time are closed."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), max(timeout_s, self._limits.stop_timeout_s))
+        for peer in list(self.peers):
+            peer.close(CLOSED_NORMALLY, "the server stops")
+        await asyncio.sleep(0)
+        for link in set(self._links.values()):
+            link.abandon()
+        if self._socket is not None:
+            self._socket.close()
+
+    def dismiss(self, peer: QuicPeer) -> None:
+        """Count a connection out."""
+        if peer in self.peers:
+            self.peers.remove(peer)
+            self._shaking.discard(peer)
+            self._engine.connections -= 1
+            self._per_address[peer.address] -= 1
+            if not self._per_address[peer.address]:
+                del self._per_address[peer.address]
+            if not self.peers:
+                self._deserted.set()
+
+    def shaken(self, peer: QuicPeer) -> None:
+        """A connection is complete."""
+        self._shaking.discard(peer)
+
+    def forgotten(self, link: Link) -> None:
+        """Route no more datagrams to a connection."""
+        for name in [name for name in link.names if self._links.get(name) is link]:
+            del self._links[name]
+        self._touched.pop(link, None)
+
+    def identified(self, link: Link, connection_id: bytes, valid: bool) -> None:
+        """Route an id to a connection, or no longer."""
+        if valid:
+            self._links[connection_id] = link
+            link.names.add(connection_id)
+        elif self._links.get(connection_id) is link:
+            del self._links[connection_id]
+            link.names.discard(connection_id)
+
+    def _received(self, data: bytes, segment_size: int, address: Address) -> None:
+        """Route a buffer of datagrams, whole where all of it is for one connection, as nearly always."""
+        first = destination(data)
+        if len(data) > segment_size and any(
+            destination(data[at : at + 32]) != first for at in range(segment_size, len(data), segment_size)
+        ):
+            for at in range(0, len(data), segment_size):
+                self._received(data[at : at + segment_size], segment_size, address)
+            return
+        link = self._links.get(first)
+        if link is None:
+            data = data[:segment_size]
+            link = self._welcome(data, address)
+        if link is not None:
+            link.receive(data, segment_size, address)
+            self._touched[link] = None
+
+    def _turned(self) -> None:
+        touched, self._touched = self._touched, {}
+        for link in touched:
+            link.turn()
+
+    def _failed(self, error: OSError) -> None:
+        log.warning("quic.socket_failed", extra={"session": self.name, "cause": str(error)})
+
+    def _welcome(self, data: bytes, address: Address) -> Link | None:
+        """A new connection, if that is what the datagram asks for and there is room for one."""
+        head = hello(data)
+        if head is None or len(data) < INITIAL_SIZE_MIN:
+            return None
+        if head.version != VERSION_1:
+            if head.version:
+                self._send(
+                    encode_quic_version_negotiation(
+                        source_cid=head.destination, destination_cid=head.source, supported_versions=[VERSION_1]
+                    ),
+                    address,
+                )
+            return None
+        if head.token is None or len(head.destination) < CONNECTION_ID_SIZE:
+            return None
+        ids: tuple[bytes, bytes | None] | None = (head.destination, None)
+        if head.token:
+            ids = self._tokens.check(address, head.token, self._now())
+        elif len(self._shaking) >= UNPROVEN_MAX:
+            self._send_back(head, address)
+            return None
+        if ids is None:
+            return None
+        return self._connect(head, ids, data, address)
+
+    def _connect(self, head: Hello, ids: tuple[bytes, bytes | None], data: bytes, address: Address) -> Link | None:
+        connection = Connection(
+            configuration=self._configuration,
+            original_destination_connection_id=ids[0],
+            retry_source_connection_id=ids[1],
+            authorities=self._authorities,
+        )
+        host = address[0]
+        if cause := self._full(host):
+            log.warning("quic.refused", extra={"session": self.name, "peer": host, "cause": cause})
+            self._refuse(connection, data, address, cause)
+            return None
+        assert self._socket is not None
+        peer = QuicPeer(self, self._terms, f"{self.name}-{next(self._ids)}", host)
+        link = peer.link = Link(connection, self._socket, peer, connected=False)
+        self.identified(link, head.destination, True)
+        self.identified(link, connection.host_cid, True)
+        self.peers.add(peer)
+        self._shaking.add(peer)
+        self._per_address[host] += 1
+        self._engine.connections += 1
+        self._deserted.clear()
+        return link
+
+    def _full(self, host: str) -> str:
+        if self.draining:
+            return "the server stops"
+        loopback = host.startswith("127.") or host == "::1"
+        if len(self.peers) >= self._limits.connections_max:
+            return "too many connections"
+        if not loopback and self._per_address[host] >= self._limits.connections_per_address_max:
+            return "too many connections from this address"
+        return ""
+
+    def _refuse(self, connection: Connection, data: bytes, address: Address, cause: str) -> None:
+        """Say no in the one datagram that the client's first allows, and keep nothing."""
+        now = self._now()
+        connection.receive_datagram(data, address, now)
+        connection.close(CONNECTION_REFUSED, 0, cause)
+        for datagram, to in connection.datagrams_to_send(now):
+            self._send(datagram, to)
+
+    def _send_back(self, head: Hello, address: Address) -> None:
+        retried = os.urandom(CONNECTION_ID_SIZE)
+        token = self._tokens.make(address, head.destination, retried, self._now())
+        packet = encode_quic_retry(
+            version=head.version,
+            source_cid=retried,
+            destination_cid=head.source,
+            original_destination_cid=head.destination,
+            retry_token=token,
+        )
+        self._send(packet, address)
+
+    def _send(self, datagram: bytes, address: Address) -> None:
+        assert self._socket is not None
+        if not self._socket.blocked:
+            self._socket.send([datagram], address)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
