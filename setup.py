@@ -7,6 +7,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = sorted(path.with_suffix(".py") for path in Path("src/headrace/kernels").glob("*.pxd"))
+SCRIBE = Path("src/headrace/log/scribe.pyx")
 
 DIRECTIVES = {
     "language_level": "3",
@@ -28,7 +29,8 @@ def kernel_extensions() -> list[Extension]:
     except ImportError:
         return []
     extensions = [
-        Extension(f"headrace.kernels.{path.stem}", [str(path)], extra_compile_args=["-O3"]) for path in KERNELS
+        Extension(".".join(path.with_suffix("").parts[1:]), [str(path)], extra_compile_args=["-O3"])
+        for path in (*KERNELS, SCRIBE)
     ]
     try:
         built: list[Extension] = cythonize(extensions, compiler_directives=DIRECTIVES, build_dir="build/cython")

@@ -212,6 +212,9 @@ class FaultFile:
     def pread(self, size: int, position: int) -> bytes:
         return bytes(self._inode.content[position : position + size])
 
+    def order(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Everything goes through here."""
+
     def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
         data = b"".join(buffers)
         operation = f"{self._kind}.write"

@@ -4,6 +4,7 @@ from headrace.log.disk import Disk, OsDisk
 from headrace.log.dump import Row, dump
 from headrace.log.flush import Flush, Flushed
 from headrace.log.log import Log
+from headrace.log.native import new_scribe
 from headrace.log.reader import Record
 from headrace.log.repair import repair
 from headrace.log.report import Damage, LogDamaged, Report, Torn
@@ -30,6 +31,7 @@ __all__ = [
     "SyncPolicy",
     "Torn",
     "dump",
+    "new_scribe",
     "repair",
     "verify",
 ]

@@ -8,7 +8,7 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.log.direct import BLOCK, WORTHWHILE, DirectWriter, split
 from headrace.model.batch import Buffer
@@ -16,6 +16,15 @@ from headrace.model.batch import Buffer
 _BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 _SYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
 _fdatasync = getattr(os, "fdatasync", os.fsync)
+
+
+class WriteOrder(NamedTuple):
+    """A write and sync that is one call of the system, for somebody else to do."""
+
+    fd: int
+    buffers: Sequence[Buffer]
+    position: int
+    flags: int
 
 
 class File(Protocol):
@@ -29,6 +38,9 @@ class File(Protocol):
 
         What was written before may still not be. After an error with `sync` it is not known which of the two failed.
         """
+
+    def order(self, buffers: Sequence[Buffer], position: int) -> WriteOrder | None:
+        """What `pwritev` with `sync` would do, if that is a single call of the system."""
 
     def fdatasync(self) -> None:
         """Return once everything written is on stable storage."""
@@ -106,6 +118,14 @@ class OsFile:
         if sync:
             self.fdatasync()
         return size
+
+    def order(self, buffers: Sequence[Buffer], position: int) -> WriteOrder | None:
+        """What `pwritev` with `sync` would do with a small write."""
+        if not _SYNC_FLAG or len(buffers) > _BUFFERS_MAX:
+            return None
+        if self._direct is not None and sum(map(len, buffers)) >= WORTHWHILE:
+            return None
+        return WriteOrder(self._fd, buffers, position, _SYNC_FLAG)
 
     def _write_blocks(self, direct: DirectWriter, buffers: Sequence[Buffer], position: int, size: int) -> None:
         """Write whole blocks directly; those shared with what is before and after go through the page cache.

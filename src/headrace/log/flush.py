@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log.disk import Disk, File, write_atomically
+from headrace.log.disk import Disk, File, WriteOrder, write_atomically
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
 from headrace.log.index import Directory, read_directory
 from headrace.log.segment import Segment, segment_path
@@ -36,6 +36,7 @@ class Writer:
         self.broken = False
         self._dirty = False
         self._filled = 0
+        self._planned = (0, 0)
         self._zeros = memoryview(bytes(fill_bytes))
 
     def resume(self, segment: Segment) -> None:
@@ -76,10 +77,7 @@ class Writer:
         the system need not read what is there first.
         """
         assert self.file is not None
-        end = self.position + size
-        zeros = self._zeros_behind(end, size)
-        writes: list[Buffer] = [*buffers, zeros] if zeros else [*buffers]
-        filled = max(self._filled, end + len(zeros))
+        writes = self._plan(buffers, size)
         together = sync and not self._dirty
         try:
             self.file.pwritev(writes, self.position, sync=together)
@@ -87,10 +85,31 @@ class Writer:
             self._retreat()
             self.broken = self.broken or together
             raise
-        self.position, self._filled = end, filled
+        self.advance()
         self._dirty = not together
         if self._dirty and sync:
             self.sync()
+
+    def order(self, buffers: Sequence[bytearray], size: int) -> WriteOrder | None:
+        """What `append` with `sync` would do, if that is a single call; `advance` or `failed` is to follow it."""
+        if self.file is None or self._dirty:
+            return None
+        return self.file.order(self._plan(buffers, size), self.position)
+
+    def advance(self) -> None:
+        """What was planned is written."""
+        self.position, self._filled = self._planned
+
+    def failed(self) -> None:
+        """An order failed, by the write or by the sync: the file is never trusted again."""
+        self._retreat()
+        self.broken = True
+
+    def _plan(self, buffers: Sequence[bytearray], size: int) -> list[Buffer]:
+        end = self.position + size
+        zeros = self._zeros_behind(end, size)
+        self._planned = end, max(self._filled, end + len(zeros))
+        return [*buffers, zeros] if zeros else [*buffers]
 
     def _zeros_behind(self, end: int, size: int) -> memoryview:
         """What a write of this size that ends there takes along."""
@@ -176,8 +195,28 @@ class Flush:
             elif self.sync:
                 self._writer.sync()
         except OSError as error:
-            self.error = StorageError(f"{type(error).__name__}: {error.strerror or error}")
-            self._recover()
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.error = StorageError(f"{type(error).__name__}: {error.strerror or error}")
+        self._recover()
+
+    def order(self) -> WriteOrder | None:
+        """All that `run` would do, if that is one call of the system; `landed` or `failed` is to follow it."""
+        writer = self._writer
+        if writer.broken or self._full is not None or not self.records or not self.sync:
+            return None
+        self.position = writer.position
+        return writer.order(self.records, self.size)
+
+    def landed(self) -> None:
+        """The order was carried out."""
+        self._writer.advance()
+
+    def failed(self, error: OSError) -> None:
+        """The order failed. Blocks on the disk; never raises OSError."""
+        self._writer.failed()
+        self._give_up(error)
 
     def _prepare(self) -> None:
         """Make sure there is a segment that can take the records."""

@@ -3,13 +3,13 @@
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from headrace.log import OsDisk
-from headrace.log.disk import File
+from headrace.log.disk import File, WriteOrder
 from headrace.model.batch import Buffer, build_batch
 from headrace.testing import broker
 from tests.harness.peer import NACK, SUBSCRIBE, frame, publish
@@ -22,6 +22,7 @@ class MoodyDisk(OsDisk):
     def __init__(self) -> None:
         self.write_error = 0
         self.sync_error = 0
+        self.order_error = 0
 
     def create(self, path: Path) -> File:
         return MoodyFile(super().create(path), self, path)
@@ -41,7 +42,14 @@ class MoodyFile:
         self.size = file.size
         self.close = file.close
 
+    def order(self, buffers: Sequence[Buffer], position: int) -> WriteOrder | None:
+        if not self._disk.order_error:
+            return None
+        return WriteOrder(self._disk.order_error, buffers, position, 0)
+
     def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
+        if self._disk.order_error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._disk.write_error:
             half = b"".join(map(bytes, buffers))
             self._file.pwritev([half[: len(half) // 2]], position)
@@ -57,10 +65,20 @@ class MoodyFile:
         self._file.fdatasync()
 
 
-@pytest.mark.parametrize("fault", ["write_error", "sync_error"])
-async def test_refused_publishes_are_named_and_the_log_goes_on_when_space_returns(fault: str, tmp_path: Path) -> None:
+@pytest.fixture
+def full_device() -> Iterator[int]:
+    """A descriptor nothing can be written to."""
+    fd = os.open("/dev/full", os.O_RDWR)
+    yield fd
+    os.close(fd)
+
+
+@pytest.mark.parametrize("fault", ["write_error", "sync_error", "order_error"])
+async def test_refused_publishes_are_named_and_the_log_goes_on_when_space_returns(
+    fault: str, tmp_path: Path, full_device: int
+) -> None:
     disk = MoodyDisk()
-    number = errno.ENOSPC if fault == "write_error" else errno.EIO
+    number = {"write_error": errno.ENOSPC, "sync_error": errno.EIO, "order_error": full_device}[fault]
     async with broker(tmp_path, disk=disk) as node, connected(node) as peer:
         subscription = await peer.subscribe(b"demo")
         peer.send(publish(b"demo", b"before"))

@@ -385,6 +385,7 @@ async def test_a_redrive_the_disk_refuses_changes_nothing_and_may_be_tried_again
         flush.error = StorageError("No space left on device")
 
     with monkeypatch.context() as broken:
+        broken.setattr(Flush, "order", lambda _: None)
         broken.setattr(Flush, "run", full)
         reply = await rig.redrive(offset)
         assert (reply.status_code, "No space left" in reply.json()["error"]) == (503, True)
