@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.broker.deadletters import ATTEMPTS, ORIGIN_OFFSET, ORIGIN_SUBSCRIPTION, ORIGIN_TOPIC, REASON
 from headrace.log import Log
-from headrace.model.batch import Message, build_batch
+from headrace.model.batch import Message, Protocol, build_batch
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import REDRIVEN_TOPIC, check_topic, dead_topic, is_dead_topic
 from headrace.server.auth import Identity
@@ -114,13 +114,13 @@ class Redrive:
 
 
 def redrive_parts(chunk: Iterable[tuple[Message, str]], now: int) -> bytes:
-    """The payload of one redrive: a batch of copies for each topic, then the mark."""
-    copies: dict[str, list[Message]] = defaultdict(list)
+    """The payload of one redrive: a batch of copies for each topic and door they came in by, then the mark."""
+    copies: dict[tuple[str, Protocol], list[Message]] = defaultdict(list)
     offsets = []
     for message, target in chunk:
-        copies[target].append(message)
+        copies[target, message.protocol].append(message)
         offsets.append(message.offset)
-    parts = [_copies(target, messages, now) for target, messages in copies.items()]
+    parts = [_copies(target, door, messages, now) for (target, door), messages in copies.items()]
     mark = build_batch(REDRIVEN_TOPIC, [struct.pack(f"<{len(offsets)}Q", *offsets)], timestamp_us=now)
     return b"".join([*parts, mark])
 
@@ -133,7 +133,7 @@ def redriven_offsets(log: Log, start: int) -> set[int]:
     return found
 
 
-def _copies(target: str, messages: Sequence[Message], now: int) -> bytes:
+def _copies(target: str, door: Protocol, messages: Sequence[Message], now: int) -> bytes:
     headers = [
         [*((n, v) for n, v in m.headers if n not in _ORIGIN_HEADERS), (REDRIVEN_FROM, b"%d" % m.offset)]
         for m in messages
@@ -144,6 +144,7 @@ def _copies(target: str, messages: Sequence[Message], now: int) -> bytes:
         target,
         [message.value for message in messages],
         timestamp_us=now,
+        protocol=door,
         headers=headers,
         keys=[message.key or b"" for message in messages] if keyed else None,
         message_ids=[message.message_id or "" for message in messages] if named else None,
