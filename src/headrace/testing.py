@@ -24,8 +24,8 @@ async def broker(
     """A running broker; `node.endpoints` says where, `KEY` is its API key.
 
     Without `data_dir` the log lives in a temporary directory. `disk` and `clock` let a test break the
-    disk and turn the clock. `overrides` are
-    sections of the configuration: `broker(retry={"max_attempts": 1})`.
+    disk and turn the clock. `overrides` are sections of the configuration: `broker(retry={"max_attempts": 1})`.
+    BlipMQ and HTTP listen; other doors are opened by `broker(listen={"sspq": "127.0.0.1:0"})`.
     """
     with TemporaryDirectory(prefix="headrace-") as scratch:
         node = await Node.start(_config(data_dir or scratch, overrides), disk=disk, clock=clock)
@@ -38,5 +38,7 @@ async def broker(
 def _config(data_dir: Path | str, overrides: dict[str, object]) -> Config:
     listen = dict.fromkeys(("sspq", "fujin", "grpc", "flight"), "")
     listen |= {"blipmq": "127.0.0.1:0", "http": "127.0.0.1:0"}
-    settings: dict[str, object] = {"data_dir": str(data_dir), "listen": listen, "auth": {"api_keys": [KEY]}}
-    return load(None, {}, settings | overrides)
+    given = overrides.get("listen", {})
+    assert isinstance(given, dict)
+    settings: dict[str, object] = {"data_dir": str(data_dir), "auth": {"api_keys": [KEY]}}
+    return load(None, {}, settings | overrides | {"listen": listen | given})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
-TOKEN = re.compile(r'"(?P<text>[^"]*)"|\{(?P<name>\w+)\}|(?P<hex>(?:[0-9a-fA-F]{2})+)|(?P<bad>\S+)')
+TOKEN = re.compile(r'"(?P<text>[^"]*)"|\{(?P<name>\w+)\}|(?P<hex>(?:[0-9a-fA-F]{2})+)(?:\*(?P<times>\d+))?|(?P<bad>\S+)')
 NAME_SIZE = 8
 
 
@@ -59,7 +59,7 @@ def load(protocol: str) -> Vectors:
 
 def _talk(entry: dict[str, Any]) -> Talk:
     steps = tuple(tuple(step) for step in entry["steps"])
-    return Talk(entry["name"], tuple(entry["rows"]), entry["state"], steps, entry.get("needs", ""))
+    return Talk(entry["name"], tuple(entry["rows"]), entry.get("state", "new"), steps, entry.get("needs", ""))
 
 
 def fill(text: str, names: dict[str, bytes]) -> bytes:
@@ -86,4 +86,4 @@ def match(text: str, data: bytes, names: dict[str, bytes]) -> None:
 
 def _literal(token: re.Match[str]) -> bytes:
     assert token["bad"] is None, token["bad"]
-    return bytes.fromhex(token["hex"]) if token["hex"] else token["text"].encode()
+    return bytes.fromhex(token["hex"]) * int(token["times"] or 1) if token["hex"] else token["text"].encode()
