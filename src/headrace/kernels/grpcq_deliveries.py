@@ -45,9 +45,9 @@ def encode_deliveries(
 ) -> bytes:  # fmt: skip
     """Deliveries of `count` messages, from message `index` on, of the batch whose part is at `start`.
 
-    The first has this delivery id; `base` is the offset of the batch's first message. With a `prefix` the values are
-    not envelopes: each becomes the payload of one that begins with the prefix, goes on with an id made from its offset
-    and ends with the suffix.
+    The first has this delivery id; `base` is the offset of the batch's first message. Without a subscription there is
+    nothing to settle, and no receipt. With a `prefix` the values are not envelopes: each becomes the payload of one
+    that begins with the prefix, goes on with an id made from its offset and ends with the suffix.
     """
     data: Pointer = cython.address(buffer[0]) if cython.compiled else buffer
     topic_size = data[start + 12] | data[start + 13] << 8
@@ -59,7 +59,7 @@ def encode_deliveries(
     assert values_at + last <= len(buffer)
     written = bytearray(last - first + count * (104 + len(prefix) + len(suffix)))
     output = _output(written)
-    receipt = RECEIPT.pack(subscription, attempt, delivery)
+    receipt = RECEIPT.pack(subscription, attempt, delivery) if subscription else b""
     for i in range(count):
         last = _u32(data, ends_at + 4 * (index + i + 1))
         _put_delivery(
@@ -81,8 +81,9 @@ def _put_delivery(
     message_size = size
     if prefix_size:
         message_size += prefix_size + 1 + _number_size(size) + 2 + id_size + len(suffix)
-    body_size = 1 + _number_size(message_size) + message_size + 2 + _RECEIPT_SIZE
-    body_size += 2 + _number_size(attempt) + _number_size(offset)
+    body_size = 1 + _number_size(message_size) + message_size + 2 + _number_size(attempt) + _number_size(offset)
+    if receipt:
+        body_size += 2 + _RECEIPT_SIZE
     _number(output, _DELIVERY_TAG)
     _number(output, body_size)
     _number(output, _MESSAGE_TAG)
@@ -98,10 +99,11 @@ def _put_delivery(
         _bytes(output, _OFFSET_ID, 0, _OFFSET_ID_SIZE)
         _bytes(output, digits, 0, len(digits))
         _bytes(output, suffix, 0, len(suffix))
-    _number(output, _RECEIPT_TAG)
-    _number(output, _RECEIPT_SIZE)
-    _bytes(output, receipt, 0, 8)
-    _u64_out(output, delivery)
+    if receipt:
+        _number(output, _RECEIPT_TAG)
+        _number(output, _RECEIPT_SIZE)
+        _bytes(output, receipt, 0, 8)
+        _u64_out(output, delivery)
     _number(output, _ATTEMPT_TAG)
     _number(output, attempt)
     _number(output, _OFFSET_TAG)

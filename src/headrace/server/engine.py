@@ -138,6 +138,10 @@ class Engine:
         ticket = self.publish(Publish(topic, 1, count, bytearray(ROOM + payload), b""), waiter)
         await waiter.until(ticket)
 
+    async def recorded(self) -> None:
+        """Append what the broker recorded since the last call and return when it is durable."""
+        await _Waiter(self).until_recorded(self.journal())
+
     def retire(self) -> None:
         """Let go of old segments, and with hard retention of what subscriptions still have in them."""
         now, needed_from = self.clock.now(), self.broker.needed_from()
@@ -289,7 +293,7 @@ class Engine:
 
 
 class _Waiter:
-    """A coroutine waiting for its own publish."""
+    """A coroutine waiting for its own publish, or event."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -312,3 +316,10 @@ class _Waiter:
             await self._moved.wait()
         if self._cause is not None:
             raise BrokerError(Code.STORAGE, f"durable publish failed: {self._cause}")
+
+    async def until_recorded(self, ticket: int) -> None:
+        """Return when the event is durable; the log keeps trying."""
+        while self._engine.events_settled < ticket:
+            self._moved.clear()
+            self._engine.when_settled(self)
+            await self._moved.wait()

@@ -17,8 +17,10 @@ from headrace.model.errors import BrokerError
 from headrace.server.api import Api
 from headrace.server.auth import Keyring
 from headrace.server.engine import Engine
+from headrace.server.grpc_queues import Queues
 from headrace.server.guard import METRICS_PATH, Guard
 from headrace.server.metrics import Metrics
+from headrace.server.queues import queue_routes
 from headrace.server.replies import STATUS, document, failure
 from headrace.server.serving import HttpServer, serve_http
 
@@ -27,8 +29,13 @@ __all__ = ["HttpServer", "build_app", "serve_http"]
 log = logging.getLogger("headrace.http")
 
 
-def build_app(engine: Engine, keyring: Callable[[], Keyring], settings: HttpSection) -> ASGIApp:
-    """The application for one engine; `keyring` is asked at every request, so that reloaded keys count at once."""
+def build_app(
+    engine: Engine, keyring: Callable[[], Keyring], settings: HttpSection, queues: Queues | None = None
+) -> ASGIApp:
+    """The application for one engine; `keyring` is asked at every request, so that reloaded keys count at once.
+
+    With `queues` it also has grpcq's publish endpoint.
+    """
     probes = _Probes(engine, Metrics(engine, topics_max=settings.metrics_topics_max, kernels_compiled=compiled()))
     app = Starlette(
         routes=[
@@ -36,6 +43,7 @@ def build_app(engine: Engine, keyring: Callable[[], Keyring], settings: HttpSect
             Route("/readyz", probes.readyz),
             Route(METRICS_PATH, probes.metrics),
             *Api(engine, probes.not_ready).routes(),
+            *(queue_routes(queues) if queues is not None else ()),
         ],
         exception_handlers={
             HTTPException: _http_failure,

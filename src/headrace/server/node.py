@@ -22,7 +22,12 @@ from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
 from headrace.server.doors import check_callers, identify, sspq_sessions
 from headrace.server.engine import Engine
+from headrace.server.fujin_doors import quic_door, tls_door
+from headrace.server.grpc_door import grpc_door, queue_settings
+from headrace.server.grpc_listener import GrpcListener
+from headrace.server.grpc_queues import Queues
 from headrace.server.http import build_app
+from headrace.server.quic import QuicListener
 from headrace.server.recovery import recover_broker
 from headrace.server.serving import HttpServer, serve_http
 from headrace.server.snapshots import Snapshots
@@ -41,8 +46,9 @@ class Node:
         self.config = config
         self.engine = engine
         self.endpoints: dict[str, str] = {}
+        self.queues = Queues(engine, queue_settings(config))
         self._keyring = keyring
-        self._listeners: list[TcpListener] = []
+        self._listeners: list[TcpListener | QuicListener | GrpcListener] = []
         self._http: HttpServer | None = None
         self._chores: list[asyncio.Task[None]] = []
 
@@ -82,8 +88,7 @@ class Node:
         for listener in self._listeners:
             listener.stop_listening()
         await self.engine.drained(timeout_s)
-        for listener in self._listeners:
-            await listener.close(timeout_s)
+        await asyncio.gather(*(listener.close(timeout_s) for listener in self._listeners))
         for chore in self._chores:
             chore.cancel()
         if self._http is not None:
@@ -121,15 +126,25 @@ class Node:
             who = partial(identify, terms.keyring)
             listener = TcpListener("sspq", self.engine, sspq_sessions(config), terms, bounds, tls, who)
             await self._listen(listener, config.listen.sspq)
+        if config.listen.fujin is not None:
+            quic = quic_door(config, config.listen.fujin, self.engine, terms)
+            await self._listen(quic, config.listen.fujin, "quic")
+        if config.listen.fujin_tcp is not None:
+            listener = tls_door(config, config.listen.fujin_tcp, self.engine, terms, bounds)
+            await self._listen(listener, config.listen.fujin_tcp, "tls")
+        if config.listen.grpc is not None:
+            grpc = grpc_door(config, self.queues, terms.keyring)
+            await self._listen(grpc, config.listen.grpc, "grpcs" if tls else "grpc")
         if config.listen.http is not None:
-            app = build_app(self.engine, lambda: self._keyring, config.http)
+            app = build_app(self.engine, lambda: self._keyring, config.http, self.queues)
             self._http = await serve_http(app, config.listen.http, config.tls if tls else None)
             self.endpoints["http"] = _url("https" if tls else "http", self._http.address)
 
-    async def _listen(self, listener: TcpListener, at: Address) -> None:
+    async def _listen(self, listener: TcpListener | QuicListener | GrpcListener, at: Address, scheme: str = "") -> None:
         self._listeners.append(listener)
         address = await listener.start(at.host, at.port)
-        self.endpoints[listener.name] = _url("tls" if self.config.tls.cert else "tcp", Address(*address))
+        scheme = scheme or ("tls" if self.config.tls.cert else "tcp")
+        self.endpoints[listener.name] = _url(scheme, Address(*address))
 
     async def _retire(self) -> None:
         """Let go of old segments nobody needs, now and then."""

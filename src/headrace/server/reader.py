@@ -37,17 +37,24 @@ class Reader:
         await self._durable(engine.journal())
 
     async def fetch(
-        self, count: int, wait_s: float, *, size_max: int = TAKE_BYTES_MAX, timed: bool = False
+        self,
+        count: int,
+        wait_s: float,
+        *,
+        size_max: int = TAKE_BYTES_MAX,
+        timed: bool = False,
+        ack_wait_s: float = 0,
     ) -> list[Portion]:
         """Up to `count` messages, after waiting up to `wait_s` for the first; none when the time is up.
 
-        What is `timed` comes back after the topic's ack wait unless it is settled. A cancelled fetch waits no more.
+        What is `timed` comes back after `ack_wait_s`, or else the topic's ack wait, unless it is settled. A cancelled
+        fetch waits no more.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         broker = self._engine.broker
         try:
-            while not (portions := self._take(count, size_max, timed)):
+            while not (portions := self._take(count, size_max, timed, ack_wait_s)):
                 self._called.clear()
                 broker.wait(self.subscription, self)
                 async with asyncio.timeout_at(until):
@@ -86,11 +93,11 @@ class Reader:
     def publish_refused(self, request: Publish, cause: StorageError) -> None:
         """Engine's call; a reader publishes nothing."""
 
-    def _take(self, count: int, size_max: int, timed: bool) -> list[Portion]:
+    def _take(self, count: int, size_max: int, timed: bool, ack_wait_s: float) -> list[Portion]:
         engine = self._engine
         return engine.broker.take(
             self.subscription, min(count, TAKE_MAX), owner=SHARED_OWNER, consumer=self,
-            size_max=size_max, timed=timed, now=engine.clock.now(),
+            size_max=size_max, timed=timed, ack_wait_us=int(ack_wait_s * 1e6), now=engine.clock.now(),
         )  # fmt: skip
 
     async def _durable(self, ticket: int) -> None:

@@ -22,7 +22,10 @@ _SPOKEN = frozenset((_TOPIC, _ACTION, _ORIGINATOR))
 
 
 def encoded(subscription: int, portions: list[Portion]) -> bytes:
-    """The portions as field `deliveries` of a ConsumeResponse or StreamResponse."""
+    """The portions as field `deliveries` of a ConsumeResponse or StreamResponse.
+
+    What the delivery itself settles, at most once, has no receipt.
+    """
     return b"".join([_portion(subscription, portion) for portion in portions])
 
 
@@ -55,6 +58,8 @@ def _portion(subscription: int, portion: Portion) -> bytes:
     batch, index, base = portion.batch, portion.index, portion.batch.base
     buffer, start = batch.buffer, batch.start
     prefix = suffix = b""
+    if not (portion.qos and batch.qos):
+        subscription = 0
     if is_dead_topic(batch.topic) or (batch.columns and batch.protocol != Protocol.GRPCQ):
         made = [envelope(batch.message(i)) for i in range(index, index + portion.count)]
         buffer, start = build_batch("", made, timestamp_us=0), 0
