@@ -56,6 +56,7 @@ class Link:
         self._next_number = 0 if self._is_client else 1
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._forgotten = False
 
     def receive(self, data: bytes, segment_size: int, address: Address) -> None:
@@ -230,9 +231,10 @@ class Link:
         if when is None or self._forgotten:
             return
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._timer_at <= when:
                 return
             self._timer.cancel()
+        self._timer_at = when
         self._timer = self._loop.call_at(when, self._tick)
 
     def _tick(self) -> None:
