@@ -104,6 +104,7 @@ class Api:
                     "first_offset": first.base if first is not None else None,
                     "next_offset": log.topic_end(topic.name),
                     "subscriptions": len(own),
+                    "shared_by": sorted({info.name for info in own if info.name}),
                     "pending": sum(info.pending + info.deferred for info in own),
                     "in_flight": sum(info.in_flight for info in own),
                     "dead": 0 if is_dead_topic(topic.name) else log.count_from(dead_topic(topic.name), 0),

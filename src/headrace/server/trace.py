@@ -3,7 +3,7 @@
 Knows how to read the log; asks the broker only whether there is still something to look for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 
 import msgspec
@@ -27,6 +27,7 @@ ENDINGS = frozenset({"acked", "expired", "dead", "dropped"})
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened to a message. `after_us` is the time since it was published.
 
+    `name` is the subscription's: that of a door's shared one, empty for a consumer's own, none for one that is gone.
     `copy_offset` is where its dead letter, or the copy that was sent back, is to be found.
     """
 
@@ -35,6 +36,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     after_us: int
     offset: int
     subscription: int = 0
+    name: str | None = None
     attempt: int = 0
     reason: str = ""
     copy_topic: str = ""
@@ -61,11 +63,12 @@ async def trace(engine: Engine, message: Message) -> Life:
     """The life of this message, from the record that holds it to the end, or to where every subscription is done."""
     walk = Walk(engine.log, message.offset, cost_max=WALK_COST_MAX)
     unseen = _settled_in(engine, message)
+    names = {info.id: info.name for info in engine.broker.subscriptions()}
     steps: list[Step] = []
     finished = False
     async with aclosing(walk.records()) as records:
         async for record in records:
-            for step in _steps(record, message):
+            for step in _steps(record, message, names):
                 steps.append(step)
                 if unseen is not None and step.ends(message.qos):
                     unseen.discard(step.subscription)
@@ -108,7 +111,7 @@ def _mentions(batch: Batch, wanted: bytes) -> bool:
     return wanted in bytes(batch.buffer[batch.start : batch.start + batch.size])
 
 
-def _steps(record: Record, message: Message) -> Iterator[Step]:
+def _steps(record: Record, message: Message, names: Mapping[int, str]) -> Iterator[Step]:
     """What this record tells about the message."""
     for part in record.parts():
         if isinstance(part, Batch):
@@ -116,10 +119,10 @@ def _steps(record: Record, message: Message) -> Iterator[Step]:
         offset, event = part
         for item in event.ranges:
             if item.first <= message.offset < item.first + item.count:
-                yield _step(record, message, offset, event, item.attempt)
+                yield _step(record, message, offset, event, item.attempt, names.get(event.subscription))
 
 
-def _step(record: Record, message: Message, offset: int, event: EventPart, attempt: int) -> Step:
+def _step(record: Record, message: Message, offset: int, event: EventPart, attempt: int, name: str | None) -> Step:
     letter = _dead_letter_in(record, message.offset) if event.event is Event.DEAD else None
     return Step(
         event=event.event.name.lower(),
@@ -127,6 +130,7 @@ def _step(record: Record, message: Message, offset: int, event: EventPart, attem
         after_us=event.timestamp_us - message.timestamp_us,
         offset=offset,
         subscription=event.subscription,
+        name=name,
         attempt=attempt,
         reason=event.reason,
         copy_topic=letter.topic if letter else "",
