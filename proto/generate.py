@@ -13,7 +13,11 @@ PACKAGE = "headrace.protocols.grpcq"
 
 def generated() -> dict[Path, bytes]:
     """Every generated file with what it has to hold."""
-    return {**_of_the_package("grpcq", "grpcq"), **_of_the_package("headrace/grpcq/v1/queues", "queues")}
+    return {
+        **_of_the_package("grpcq", "grpcq"),
+        **_of_the_package("headrace/grpcq/v1/queues", "queues"),
+        **_of_the_example(ROOT / "examples" / "orders"),
+    }
 
 
 def _of_the_package(source: str, name: str) -> dict[Path, bytes]:
@@ -29,11 +33,24 @@ def _of_the_package(source: str, name: str) -> dict[Path, bytes]:
         return found
 
 
+def _of_the_example(home: Path) -> dict[Path, bytes]:
+    """Everything protoc and its plugins make of the example's service."""
+    with TemporaryDirectory() as scratch:
+        options = [f"--{kind}_out={scratch}" for kind in ("python", "pyi", "grpc_python", "grpcq")]
+        compile_proto(home, "orders.proto", *options)
+        return {home / path.name: path.read_bytes() for path in Path(scratch).iterdir()}
+
+
 def compile_proto(folder: Path, source: str, *options: str) -> None:
     """Run protoc. Raises RuntimeError when it refuses; it says on stderr why."""
     well_known = files("grpc_tools").joinpath("_proto")
-    if protoc.main(["protoc", f"-I{folder}", f"-I{well_known}", *options, source]):
-        raise RuntimeError(f"protoc refused {source}")
+    with TemporaryDirectory() as scratch:
+        plugin = Path(scratch) / "protoc-gen-grpcq"
+        plugin.write_text(f"#!/bin/sh\nexec {sys.executable} -m headrace.grpcq.plugin\n")
+        plugin.chmod(0o755)
+        told = [f"--plugin=protoc-gen-grpcq={plugin}", f"-I{folder}", f"-I{well_known}", *options]
+        if protoc.main(["protoc", *told, source]):
+            raise RuntimeError(f"protoc refused {source}")
 
 
 def main() -> int:
