@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors"
-TOKEN = re.compile(r'"(?P<text>[^"]*)"|\{(?P<name>\w+)\}|(?P<hex>(?:[0-9a-fA-F]{2})+)(?:\*(?P<times>\d+))?|(?P<bad>\S+)')
+TOKEN = re.compile(
+    r'"(?P<text>[^"]*)"|\{(?P<name>\w+)\}|(?P<hex>(?:[0-9a-fA-F]{2})+)(?:\*(?P<times>\d+))?|(?P<bad>\S+)'
+)
 NAME_SIZE = 8
 
 
