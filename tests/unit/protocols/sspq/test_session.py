@@ -1,5 +1,7 @@
 """What the session does beyond its vectors: how requests are put together, what is consumed, what is granted."""
 
+from collections.abc import Callable
+
 import pytest
 
 from headrace.model.batch import ATTEMPTS_UNLIMITED, Batch, build_batch
@@ -207,14 +209,15 @@ def test_impossible_settings_are_named(wrong: dict[str, object]) -> None:
 
 
 def test_what_was_never_asked_for_is_our_own_mistake(session: SspqSession) -> None:
-    for unasked in (
+    unasked: list[Callable[[], None]] = [
         lambda: session.authenticated(1),
         lambda: session.deliver(portion(), b""),
         lambda: session.published(b""),
         lambda: session.fence_passed(1),
         lambda: session.pushed(1, []),
         lambda: session.settled(1, [], []),
-    ):
+    ]
+    for outcome in unasked:
         with pytest.raises(AssertionError):
-            unasked()
+            outcome()
     assert session.ended() == []
