@@ -19,6 +19,19 @@ class Job(Protocol):
         """Do it."""
 
 
+class Worker(Protocol):
+    """Does one job at a time; says when, and how many seconds it took."""
+
+    def submit(self, job: Job) -> None:
+        """Begin a job."""
+
+    def stop(self) -> None:
+        """Be done after the job under way."""
+
+
+NewWorker = Callable[[asyncio.AbstractEventLoop, Callable[[Job, float], None]], Worker]
+
+
 class Committer:
     """Does one job at a time and reports it to the loop with the seconds it took.
 

@@ -17,7 +17,7 @@ from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish
 from headrace.server.clock import Clock
-from headrace.server.committer import Committer, Job
+from headrace.server.committer import Committer, Job, NewWorker
 from headrace.server.metrics import Histogram
 from headrace.server.snapshots import Snapshots
 
@@ -46,7 +46,9 @@ class Waiting(Hashable, Protocol):
 class Engine:
     """The only writer of log and broker. Lives on the event loop; only the committer's thread touches the disk."""
 
-    def __init__(self, log: Log, broker: Broker, clock: Clock, snapshots: Snapshots) -> None:
+    def __init__(
+        self, log: Log, broker: Broker, clock: Clock, snapshots: Snapshots, new_worker: NewWorker = Committer
+    ) -> None:
         self.log = log
         self.broker = broker
         self.clock = clock
@@ -70,7 +72,7 @@ class Engine:
         self._urgent = False
         self._events_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._committer = Committer(self._loop, self._job_done)
+        self._committer = new_worker(self._loop, self._job_done)
         self._chores: deque[Job] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
