@@ -110,7 +110,8 @@ class Conversation:
     @property
     def stalled(self) -> bool:
         """Whether requests wait, or replies do that the peer would have to read first."""
-        if self._todo or self._outlet.congested() or self._engine.log.pending_bytes > self._terms.pending_bytes_max:
+        waiting = self._todo or self._outlet.congested() or self._promises.crowded
+        if waiting or self._engine.log.pending_bytes > self._terms.pending_bytes_max:
             self._engine.when_settled(self)
             return True
         return False
@@ -236,7 +237,7 @@ class Conversation:
         """Deliver what has come, in turns, for as long as the peer reads."""
         reading = self._readings()
         while not self.closing and not self._leaving:
-            if self._outlet.congested():
+            if self._outlet.congested() or self._promises.crowded:
                 break
             served = reading.serve()
             self._promises.journal()

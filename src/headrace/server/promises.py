@@ -10,6 +10,8 @@ from headrace.model.requests import Publish
 from headrace.protocols.spec import ReadingSession, Session
 from headrace.server.engine import Engine, Sender
 
+HELD_BYTES_MAX = 1 << 20
+
 
 @dataclass(slots=True)
 class Held:
@@ -35,10 +37,16 @@ class Promises:
         self._sender = sender
         self._write = write
         self._held: deque[Held] = deque()
+        self._held_bytes = 0
 
     def __bool__(self) -> bool:
         """Whether replies wait."""
         return bool(self._held)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits that nothing should be added that can wait elsewhere."""
+        return self._held_bytes > HELD_BYTES_MAX
 
     @property
     def published(self) -> bool:
@@ -68,6 +76,7 @@ class Promises:
         self.send()
         self._session.publish_refused(request.tags, error)
         refusal = Held(0, 0, self._session.data_to_send())
+        self._held_bytes += len(refusal.data)
         if request.confirm:
             place = next(i for i, held in enumerate(self._held) if held.confirms is request)
             self._held[place] = refusal
@@ -86,6 +95,7 @@ class Promises:
                 engine.when_settled(self._sender)
                 break
             self._held.popleft()
+            self._held_bytes -= len(held.data)
             ready.append(held.data if held.confirms is None else self._confirmation(held.confirms))
         if ready:
             self._write(b"".join(ready))
@@ -93,6 +103,7 @@ class Promises:
     def clear(self) -> None:
         """Nobody is there to be told any more."""
         self._held.clear()
+        self._held_bytes = 0
 
     def _confirmation(self, request: Publish) -> bytes:
         session = cast(ReadingSession, self._session)
@@ -106,6 +117,7 @@ class Promises:
         engine = self._engine
         if self._held or publish_ticket > engine.publishes_settled or event_ticket > engine.events_settled:
             self._held.append(Held(publish_ticket, event_ticket, data))
+            self._held_bytes += len(data)
             engine.when_settled(self._sender)
         else:
             self._write(data)
