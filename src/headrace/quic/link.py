@@ -66,7 +66,7 @@ class Link:
                 self.connection.receive_gro_buffer(data, segment_size, address, self._loop.time())
             else:
                 self.connection.receive_datagram(data, address, self._loop.time())
-        except (QuicConnectionError, ValueError) as error:
+        except (QuicConnectionError, RuntimeError, ValueError) as error:
             self.close(NO_ERROR, str(error))
 
     def turn(self) -> None:

@@ -129,9 +129,7 @@ class QuicListener:
     def _received(self, data: bytes, segment_size: int, address: Address) -> None:
         """Route a buffer of datagrams, whole where all of it is for one connection, as nearly always."""
         first = destination(data)
-        if len(data) > segment_size and any(
-            destination(data[at : at + 32]) != first for at in range(segment_size, len(data), segment_size)
-        ):
+        if len(data) > segment_size and {data[at + 1 : at + 9] for at in range(0, len(data), segment_size)} != {first}:
             for at in range(0, len(data), segment_size):
                 self._received(data[at : at + segment_size], segment_size, address)
             return
