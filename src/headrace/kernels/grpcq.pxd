@@ -26,7 +26,7 @@ cdef class Envelope:
 
 cdef class Scan:
     cdef public bytes queue
-    cdef public Py_ssize_t count, failed, ids_missing, stamps_missing, values_size, ids_size, headers_size
+    cdef public Py_ssize_t count, failed, failed_at, failed_size, ids_missing, stamps_missing, values_size, ids_size, headers_size
     cdef public int reason
     cdef public object marks
 

@@ -74,6 +74,7 @@ class Scan:
         self.count = 0
         self.reason: int = _FINE
         self.failed = -1
+        self.failed_at = self.failed_size = 0
         self.ids_missing = self.stamps_missing = 0
         self.values_size = self.ids_size = self.headers_size = 0
         self.marks: Any = None
@@ -109,7 +110,7 @@ def scan_publish(buf: Buffer, payload_max: int, count_max: int) -> Scan:
         reason = _read_envelope(inner, envelope, payload_max)
         if reason != _FINE:
             scan.reason = reason
-            scan.failed = scan.count
+            scan.failed, scan.failed_at, scan.failed_size = scan.count, fields.body, fields.size
             return scan
         _note(scan, marks, fields, envelope)
     return scan
@@ -152,19 +153,17 @@ def _next_field(fields: Fields) -> bool:
 
 
 def _varint(fields: Fields) -> bool:
-    """Read a varint of at most ten bytes and 64 bits; whether it was one."""
+    """Read a varint of at most ten bytes, of which 64 bits count; whether it was one."""
     at = fields.at
     word = 0
     shift = 0
     while at < fields.end and shift < 70:
         byte = fields.data[at]
         at += 1
-        if shift == 63 and byte > 1:
-            return False
         word |= (byte & 0x7F) << shift
         if byte < 0x80:
             fields.at = at
-            fields.value = word
+            fields.value = word & 0xFFFFFFFFFFFFFFFF
             return True
         shift += 7
     return False

@@ -6,7 +6,6 @@ from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Column, Protoc
 from headrace.model.errors import BrokerError, Code
 from headrace.protocols.grpcq.envelope import check_queue, payload_too_large, refusal
 from headrace.protocols.grpcq.grpcq_pb2 import Message
-from headrace.protocols.grpcq.queues_pb2 import PublishRequest
 
 COUNT_MAX = 65_536
 UUID_ENTROPY = 16
@@ -35,13 +34,15 @@ class Publishing:
         scan = scan_publish(request, payload_max, COUNT_MAX)
         if scan.reason == Reason.TOO_MANY:
             raise BrokerError(Code.LIMIT, f"more than {COUNT_MAX} messages in one call")
-        if scan.reason != Reason.FINE:
-            raise _refusal(request, scan, payload_max)
+        if scan.reason != Reason.FINE and scan.failed < 0:
+            raise BrokerError(Code.INVALID, "not a PublishRequest")
         try:
-            queue = scan.queue.decode()
+            queue = check_queue(scan.queue.decode())
         except UnicodeDecodeError:
             raise BrokerError(Code.INVALID, "bad queue name: not UTF-8") from None
-        return cls(request, scan, check_queue(queue))
+        if scan.reason != Reason.FINE:
+            raise _refusal(request, scan, payload_max)
+        return cls(request, scan, queue)
 
     @property
     def entropy_size(self) -> int:
@@ -95,10 +96,9 @@ def uuids(entropy: bytes) -> bytes:
 
 def _refusal(request: bytes, scan: Scan, payload_max: int) -> BrokerError:
     """Why the call is refused; only here is an envelope decoded."""
-    if scan.failed < 0:
-        return BrokerError(Code.INVALID, "not a PublishRequest")
-    error = refusal(Reason(scan.reason)) if scan.reason != Reason.PAYLOAD_TOO_LARGE else None
-    if error is None:
-        culprit = PublishRequest.FromString(request).messages[scan.failed]
+    if scan.reason == Reason.PAYLOAD_TOO_LARGE:
+        culprit = request[scan.failed_at : scan.failed_at + scan.failed_size]
         error = payload_too_large(Message.FromString(culprit), payload_max)
+    else:
+        error = refusal(Reason(scan.reason))
     return BrokerError(error.code, f"message {scan.failed}: {error.detail}")
