@@ -24,7 +24,7 @@ data_dir = "{directory}/data"
 [listen]
 blipmq = "127.0.0.1:0"
 http = "127.0.0.1:0"
-sspq = ""
+sspq = "127.0.0.1:0"
 fujin = ""
 grpc = ""
 flight = ""
@@ -88,15 +88,18 @@ def version_of(program: str) -> str:
     return (done.stdout or done.stderr).strip().splitlines()[0]
 
 
-def start_headrace(directory: Path, *, sync: str, pure: bool) -> Server:
-    """`headrace serve --dev` in a directory; called again on the same one, it recovers what is there."""
+def start_headrace(directory: Path, *, sync: str, pure: bool, door: str = "blipmq") -> Server:
+    """`headrace serve --dev` in a directory; called again on the same one, it recovers what is there.
+
+    `door` is the listener whose port is wanted.
+    """
     config = directory / "headrace.toml"
     config.write_text(_HEADRACE_CONFIG.format(directory=directory, sync=sync))
     environ = {name: text for name, text in os.environ.items() if not name.startswith("HEADRACE_")}
     if pure:
         environ["HEADRACE_PURE"] = "1"
     command = [sys.executable, "-m", "headrace", "serve", "--dev", "--config", str(config)]
-    return start_announcing(command, "blipmq", directory / "broker.log", environ)
+    return start_announcing(command, door, directory / "broker.log", environ)
 
 
 def start_redis(directory: Path, *, appendfsync: str) -> Server:
@@ -137,13 +140,13 @@ def jetstream_can_sync() -> bool:
         return subprocess.run([program, "-t", "-c", str(config)], capture_output=True, check=False).returncode == 0
 
 
-def _headrace(name: str, title: str, *, sync: str = "always", pure: bool = False) -> Variant:
+def _headrace(name: str, title: str, *, sync: str = "always", pure: bool = False, door: str = "blipmq") -> Variant:
     return Variant(
         name=name,
         title=title,
-        protocol="blipmq",
+        protocol=door,
         durable=sync == "always",
-        start=partial(start_headrace, sync=sync, pure=pure),
+        start=partial(start_headrace, sync=sync, pure=pure, door=door),
         window=lambda size: 16 * MIB,
         batch=8192,
         poll_us=600,
@@ -188,6 +191,8 @@ def all_variants() -> dict[str, Variant]:
         _headrace("headrace", "headrace durable, compiled"),
         _headrace("headrace-pure", "headrace durable, interpreted", pure=True),
         _headrace("headrace-nosync", "headrace sync none, compiled", sync="none"),
+        _headrace("sspq", "headrace SSPQ durable, compiled", door="sspq"),
+        _headrace("sspq-pure", "headrace SSPQ durable, interpreted", door="sspq", pure=True),
         _redis("redis-always", "Redis streams, AOF always", appendfsync="always"),
         _redis("redis-everysec", "Redis streams, AOF everysec", appendfsync="everysec"),
         _redis("redis-none", "Redis streams, no AOF", appendfsync="off"),

@@ -75,6 +75,8 @@ def run_load(program: Path, variant: Variant, server: Server, size: int, argumen
         "--window", str(variant.window(size)), "--batch", str(variant.batch), "--poll-us", str(variant.poll_us),
         *arguments,
     ]  # fmt: skip
+    if "http" in server.ports:
+        command += ["--metrics-port", str(server.ports["http"])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_TIMEOUT_S)
     except subprocess.TimeoutExpired:

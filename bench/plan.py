@@ -13,6 +13,7 @@ SECONDARY_REPEATS = 2
 OURS = ("headrace", "headrace-pure", "headrace-nosync")
 PEERS = ("redis-always", "redis-everysec", "redis-none", "jetstream", "nats-core")
 STORING = ("headrace", "headrace-pure", "redis-always", "jetstream")
+SSPQ = ("sspq", "sspq-pure")
 CHOSEN = ("headrace", "headrace-pure", "redis-always", "jetstream", "nats-core")
 
 
@@ -182,6 +183,30 @@ def _drain_busy(backlog: int) -> Scenario:
     )
 
 
+def _sspq_publish(size: int, repeats: int = 0) -> Scenario:
+    return Scenario(
+        name=f"sspq-publish-{size}",
+        title=f"SSPQ: publish alone, {_bytes(size)}",
+        shape="publish",
+        figure=Figure.PUBLISHED,
+        variants=SSPQ,
+        size=size,
+        repeats=repeats,
+    )
+
+
+def _sspq_round_trips(backlog: int) -> Scenario:
+    return Scenario(
+        name="sspq-round-trips",
+        title="SSPQ: receive and confirm one by one on one connection, 100 B",
+        shape="drain",
+        figure=Figure.DELIVERED,
+        variants=SSPQ,
+        backlog=backlog,
+        repeats=SECONDARY_REPEATS,
+    )
+
+
 def _storage(messages: int, size: int, title: str) -> Storage:
     return Storage(name=f"backlog-{_millions(messages)}-{size}", title=title, messages=messages, size=size)
 
@@ -208,6 +233,9 @@ def full_plan(seconds: float, repeats: int) -> Plan:
             LATENCY,
             _drain(200_000),
             _drain_busy(5_000_000),
+            _sspq_publish(100),
+            _sspq_publish(1024, SECONDARY_REPEATS),
+            _sspq_round_trips(30_000),
         ),
         storages=(
             _storage(1_000_000, 100, "1 M × 100 B"),
@@ -231,6 +259,8 @@ def quick_plan(seconds: float, repeats: int) -> Plan:
             TOPICS,
             LATENCY,
             _drain_busy(1_000_000),
+            _sspq_publish(100),
+            _sspq_round_trips(10_000),
         ),
         storages=(_storage(1_000_000, 100, "1 M × 100 B"),),
         seconds=seconds,

@@ -17,6 +17,8 @@ COLOURS = {
     "headrace": "#0b5fa5",
     "headrace-pure": "#6fa8d6",
     "headrace-nosync": "#7fb685",
+    "sspq": "#0b5fa5",
+    "sspq-pure": "#6fa8d6",
     "redis-always": "#c0392b",
     "redis-everysec": "#d98880",
     "redis-none": "#e6b8b2",

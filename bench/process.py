@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 START_TIMEOUT_S = 60
@@ -28,11 +28,15 @@ def free_port() -> int:
 
 @dataclass(kw_only=True)
 class Server:
-    """A running server; `ready_s` is the time from its start to its first sign of readiness."""
+    """A running server; `ready_s` is the time from its start to its first sign of readiness.
+
+    `ports` are all it announced, by name.
+    """
 
     process: subprocess.Popen[str]
     port: int
     ready_s: float
+    ports: dict[str, int] = field(default_factory=dict)
 
     @property
     def cpu_s(self) -> float:
@@ -89,13 +93,14 @@ def start_announcing(
     began = time.perf_counter()
     process = _spawn(command, log, stdout=subprocess.PIPE, environ=environ)
     assert process.stdout is not None
-    port = 0
+    ports: dict[str, int] = {}
     for line in process.stdout:
         words = line.split()
-        if words[:2] == ["listening", listening]:
-            port = int(words[2].rpartition(":")[2])
-        if words == ["ready"] and port:
-            return Server(process=process, port=port, ready_s=time.perf_counter() - began)
+        if words[:1] == ["listening"]:
+            ports[words[1]] = int(words[2].rpartition(":")[2])
+        if words == ["ready"] and listening in ports:
+            ready_s = time.perf_counter() - began
+            return Server(process=process, port=ports[listening], ready_s=ready_s, ports=ports)
     process.kill()
     process.wait()
     raise StartError(f"{command[0]} ended before it was ready: {_last_words(log)}")

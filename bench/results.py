@@ -14,6 +14,8 @@ DURABLE_GOAL = 1.5e6
 INTERPRETED_GOAL = 0.4e6
 NOT_DURABLE_GOAL = 2.5e6
 PUBLISH_GOAL = 3e6
+SSPQ_PUBLISH_GOAL = 0.3e6
+SSPQ_ROUND_TRIPS_GOAL = 8e3
 KIBIBYTE_MB_S_GOAL = 300
 PEER_RATIO_GOAL = 10
 LATENCY_RATIO_GOAL = 3
@@ -109,6 +111,10 @@ def _throughput(results: Results) -> list[Goal]:
         ),
         *_at_least("end to end, 100 B, sync none", results.value("e2e-100", "headrace-nosync"), NOT_DURABLE_GOAL),
         *_at_least("durable publish alone, 100 B", results.value("publish-100", "headrace"), PUBLISH_GOAL),
+        *_at_least("SSPQ: durable SENDs, 100 B", results.value("sspq-publish-100", "sspq"), SSPQ_PUBLISH_GOAL),
+        *_at_least(
+            "SSPQ: round trips on one connection", results.value("sspq-round-trips", "sspq"), SSPQ_ROUND_TRIPS_GOAL
+        ),
     ]
 
 

@@ -2,7 +2,7 @@
  * One load shape, spoken in several wire protocols.
  *
  * main.c knows the shapes (who publishes, who consumes, how fast, until when) and no protocol.
- * blipmq.c, redis.c and nats.c each know one protocol and no shape. net.c knows sockets and clocks.
+ * blipmq.c, sspq.c, redis.c and nats.c each know one protocol and no shape. net.c knows sockets and clocks.
  *
  * Every message carries its own number and the time it was due to be sent in its first sixteen bytes, so
  * the consumer can prove order and completeness and measure latency without asking anybody.
@@ -68,7 +68,7 @@ static inline uint64_t get_be64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8)
 
 struct options {
     const char *target, *scenario, *host, *key;
-    int port;
+    int port, metrics_port;
     unsigned size, qos, topics, fanout;
     double seconds;
     uint64_t count;    /* stop publishing after so many messages; 0: after `seconds` */
@@ -135,7 +135,7 @@ static inline bool deliver(struct consumer *c, unsigned topic, const uint8_t *pa
     return true;
 }
 
-/* ---- blipmq.c, redis.c, nats.c: one protocol each ------------------------------------------------------ */
+/* ---- blipmq.c, sspq.c, redis.c, nats.c: one protocol each ---------------------------------------------- */
 
 struct protocol {
     const char *name;
@@ -147,6 +147,8 @@ struct protocol {
     /* Writes what must follow a batch so that the target confirms it; its size, 0 if replies come anyway. */
     size_t (*fence)(const struct publisher *p, uint64_t upto, uint8_t *into);
     void (*confirm)(struct publisher *p);
+    /* Asks elsewhere what is safe, where the protocol itself never says so; `last` when nothing more is sent. NULL else. */
+    void (*inquire)(struct publisher *p, bool last);
     void (*open_consumer)(struct consumer *c);
     /* Understands what arrived, delivers messages and queues their acks. */
     void (*consume)(struct consumer *c);
@@ -154,6 +156,6 @@ struct protocol {
     void (*ask)(struct consumer *c);
 };
 
-extern const struct protocol blipmq, redis, nats, jetstream;
+extern const struct protocol blipmq, sspq, redis, nats, jetstream;
 
 #endif

@@ -27,7 +27,7 @@
 enum { BATCH_BYTES = 256 * 1024, TURN_NS = 200 * 1000, FENCE_SIZE_MAX = 64, FRAME_OVERHEAD_MAX = 256 };
 static const uint64_t SECOND = 1000000000u, NEVER = UINT64_MAX;
 
-static const struct protocol *const protocols[] = {&blipmq, &redis, &nats, &jetstream};
+static const struct protocol *const protocols[] = {&blipmq, &sspq, &redis, &nats, &jetstream};
 
 /* What the two threads tell each other. */
 static _Atomic uint64_t expected = UINT64_MAX; /* messages every consumer must see; unknown while publishing */
@@ -106,11 +106,18 @@ static void publisher_stamp(struct publisher *p, uint64_t due)
     p->conn.out_end = p->count * p->stride + protocol->fence(p, p->sent, message);
 }
 
-static void publisher_turn(struct publisher *p, uint64_t timeout_ns)
+static void publisher_listen(struct publisher *p, bool last)
 {
-    conn_wait(&p->conn, timeout_ns);
     if (conn_read(&p->conn))
         protocol->confirm(p);
+    if (protocol->inquire)
+        protocol->inquire(p, last);
+}
+
+static void publisher_turn(struct publisher *p, uint64_t timeout_ns, bool last)
+{
+    conn_wait(&p->conn, timeout_ns);
+    publisher_listen(p, last);
 }
 
 static bool publisher_may_send(const struct publisher *p, uint64_t lead)
@@ -126,22 +133,21 @@ static void publish(struct publisher *p, uint64_t upto, uint64_t until, uint64_t
     uint64_t now, due = now_ns();
     while (p->sent < upto && (now = now_ns()) < until) {
         if (rate && now < due) {
-            publisher_turn(p, due - now);
+            publisher_turn(p, due - now, false);
             continue;
         }
         if (!publisher_may_send(p, lead)) {
-            publisher_turn(p, TURN_NS);
+            publisher_turn(p, TURN_NS, false);
             continue;
         }
         publisher_stamp(p, rate ? due : now);
         while (!conn_flush(&p->conn))
-            publisher_turn(p, TURN_NS);
-        if (conn_read(&p->conn))
-            protocol->confirm(p);
+            publisher_turn(p, TURN_NS, false);
+        publisher_listen(p, false);
         due += interval;
     }
     while (p->confirmed < p->sent)
-        publisher_turn(p, TURN_NS);
+        publisher_turn(p, TURN_NS, true);
 }
 
 /* ---- consuming ----------------------------------------------------------------------------------------- */
@@ -293,13 +299,14 @@ static uint64_t number(const char *name, const char *text, uint64_t least, uint6
 static void parse(int argc, char **argv)
 {
     enum { TARGET = 1, SCENARIO, HOST, PORT, KEY, SIZE, QOS, TOPICS, FANOUT, SECONDS, COUNT, RATE, BACKLOG, STORED, WINDOW,
-           LEAD, BATCH, POLL_US, PUBLISHING };
+           LEAD, BATCH, POLL_US, PUBLISHING, METRICS_PORT };
     static const struct option names[] = {
         {"target", 1, 0, TARGET}, {"scenario", 1, 0, SCENARIO}, {"host", 1, 0, HOST}, {"port", 1, 0, PORT},
         {"key", 1, 0, KEY}, {"size", 1, 0, SIZE}, {"qos", 1, 0, QOS}, {"topics", 1, 0, TOPICS},
         {"fanout", 1, 0, FANOUT}, {"seconds", 1, 0, SECONDS}, {"count", 1, 0, COUNT}, {"rate", 1, 0, RATE},
         {"backlog", 1, 0, BACKLOG}, {"stored", 1, 0, STORED}, {"window", 1, 0, WINDOW}, {"lead", 1, 0, LEAD},
-        {"batch", 1, 0, BATCH}, {"poll-us", 1, 0, POLL_US}, {"publishing", 0, 0, PUBLISHING}, {0, 0, 0, 0},
+        {"batch", 1, 0, BATCH}, {"poll-us", 1, 0, POLL_US}, {"publishing", 0, 0, PUBLISHING},
+        {"metrics-port", 1, 0, METRICS_PORT}, {0, 0, 0, 0},
     };
     struct options *o = &options;
     for (int which, index; (which = getopt_long(argc, argv, "", names, &index)) != -1;) {
@@ -324,6 +331,7 @@ static void parse(int argc, char **argv)
         case BATCH: o->batch = (unsigned)number(name, optarg, 1, 1 << 20); break;
         case POLL_US: o->poll_us = (unsigned)number(name, optarg, 1, 900000); break;
         case PUBLISHING: o->publishing = true; break;
+        case METRICS_PORT: o->metrics_port = (int)number(name, optarg, 1, 65535); break;
         default: die("see the head of main.c for the scenarios and struct options for the settings");
         }
     }
