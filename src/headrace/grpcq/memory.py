@@ -107,8 +107,9 @@ class MemoryAdapter:
         """Nothing to let go of; the messages live as long as the adapter."""
 
     def size(self, queue: str) -> int:
-        """How many messages wait in a queue."""
-        return len(self._queue(queue).waiting)
+        """How many messages a queue holds, those delivered and not settled included."""
+        found = self._queue(queue)
+        return len(found.waiting) + len(found.delivered)
 
     def settle(self, queue: str, number: int, failure: str | None, dead: bool) -> None:
         """End a delivery.
