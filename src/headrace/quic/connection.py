@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import NetworkAddress, QuicConnection, QuicConnectionError
 from qh3.quic.tls_bridge import QuicTlsBridge
@@ -18,8 +20,8 @@ from qh3.tls import CipherSuite
 
 from headrace.quic.certificates import Authorities, CertificateFileError
 from headrace.quic.handshake import ServerHandshake
+from headrace.quic.headers import CONNECTION_ID_SIZE, hello
 
-CONNECTION_ID_SIZE = 8
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 8 << 20
 """Bytes a peer may send ahead of what is taken from it: the bound of what held input costs."""
@@ -33,6 +35,22 @@ class Certificate:
 
     cert: Path | str
     key: Path | str
+
+    def load(self) -> tuple[bytes, bytes]:
+        """The chain and the key, each alone and in PEM. Raises CertificateFileError naming the files."""
+        try:
+            chain = x509.load_pem_x509_certificates(Path(self.cert).read_bytes())
+            key = serialization.load_pem_private_key(Path(self.key).read_bytes(), password=None)
+            if key.public_key() != chain[0].public_key():
+                raise ValueError("the key is not the certificate's")
+        except FileNotFoundError as error:
+            raise CertificateFileError(f"{error.filename}: no such file") from None
+        except (OSError, ValueError, TypeError) as error:
+            names = f"{self.cert}, {self.key}"
+            raise CertificateFileError(f"{names}: not a certificate chain with its private key: {error}") from None
+        pem = serialization.Encoding.PEM
+        plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        return b"".join(each.public_bytes(pem) for each in chain), plain
 
 
 def configuration(
@@ -66,13 +84,7 @@ def configuration(
         ],
     )
     if certificate is not None:
-        try:
-            made.load_cert_chain(Path(certificate.cert), Path(certificate.key))
-        except FileNotFoundError as error:
-            raise CertificateFileError(f"{error.filename}: no such file") from None
-        except Exception as error:
-            names = f"{certificate.cert}, {certificate.key}"
-            raise CertificateFileError(f"{names}: not a certificate chain with its private key: {error}") from None
+        made.load_cert_chain(*certificate.load())
     return made
 
 
@@ -120,6 +132,11 @@ class Connection(QuicConnection):
         own = self.get_peercert()
         return [] if own is None else [own.public_bytes(), *(each.public_bytes() for each in self.get_issuercerts())]
 
+    @property
+    def _unproven(self) -> bool:
+        """Whether this is a server whose client has not shown yet that it receives what is sent to it."""
+        return not self._is_client and not self._handshake_complete
+
     def hold(self, held: bool) -> None:
         """Leave what arrives inside, and with it the credit for more; acknowledgements go on.
 
@@ -130,14 +147,41 @@ class Connection(QuicConnection):
             if not held and self._core is not None:
                 self._drain_core()
 
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
-        """What is to be sent now, each with its destination. As qh3's, without a look at each for a log nobody keeps."""
+    def receive_datagram(self, data: bytes, addr: NetworkAddress, now: float) -> None:
+        """Take one datagram in.
+
+        Until its address is proven a client is sent at most three times what it sent (RFC 9000, 8.1). qh3 takes
+        datagrams apart and does not count what is behind the last packet, where some clients put their padding; so a
+        client's first packet is given to it in one piece.
+        """
+        head = hello(data) if self._unproven else None
+        if head is None or head.token is None or not head.end or any(data[head.end :]):
+            super().receive_datagram(data, addr, now)
+            return
         if self._core is None:
-            return []
+            self._remote_addr = addr
+            self._version = head.version
+            self._create_core(addr, head.destination, now)
+            self._create_tls(remote_source_cid=None)
+        if self._require_core().receive_datagram(data, addr, now, len(data))[_AUTHENTIC]:
+            self._learn_remote_source_cid(data)
+        self._drain_core()
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
+        """What is to be sent now, each with its destination. As qh3's, without a look at each for a log nobody keeps.
+
+        Raises QuicConnectionError.
+        """
+        found: list[tuple[bytes, NetworkAddress]] = []
+        if self._core is None:
+            return found
         poll = self._core.poll_transmit
-        found = []
-        while (transmit := poll(now)) is not None:
-            found.append((transmit[0], transmit[1]))
+        try:
+            while (transmit := poll(now)) is not None:
+                found.append((transmit[0], transmit[1]))
+        except RuntimeError as error:
+            if not self._unproven:
+                raise QuicConnectionError(1, None, str(error)) from None
         return found
 
     def receive_gro_buffer(self, buffer: bytes, segment_size: int, addr: NetworkAddress, now: float) -> None:
@@ -170,4 +214,6 @@ class Connection(QuicConnection):
         return bridge
 
 
+_AUTHENTIC = 2
+"""Where the core's report of a datagram counts packets it could decrypt."""
 _OVER = frozenset({"closing", "draining", "terminated"})

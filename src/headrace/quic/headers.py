@@ -2,24 +2,28 @@
 
 from dataclasses import dataclass
 
-from headrace.quic.connection import CONNECTION_ID_SIZE
-
+CONNECTION_ID_SIZE = 8
 INITIAL_SIZE_MIN = 1200
 VERSION_1 = 1
 
 _LONG = 0x80
 _INITIAL = 0
 _ID_SIZE_MAX = 20
+_TOKEN_SIZE_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The head of a packet that may begin a connection; `token` is None for a packet that may not."""
+    """The head of a packet that may begin a connection; `token` is None for a packet that may not.
+
+    `end` is where the packet ends, 0 where that cannot be told.
+    """
 
     version: int
     destination: bytes
     source: bytes
     token: bytes | None
+    end: int = 0
 
 
 def destination(data: bytes) -> bytes:
@@ -44,17 +48,20 @@ def hello(data: bytes) -> Hello | None:
     source_end = source_start + data[destination_end]
     if data[destination_end] > _ID_SIZE_MAX or len(data) < source_end:
         return None
-    token = None
-    if version == VERSION_1 and (data[0] >> 4) & 3 == _INITIAL:
-        token = _prefixed(data[source_end : source_end + 1024])
-    return Hello(version, data[6:destination_end], data[source_start:source_end], token)
+    ids = data[6:destination_end], data[source_start:source_end]
+    if version != VERSION_1 or (data[0] >> 4) & 3 != _INITIAL:
+        return Hello(version, *ids, None)
+    token_start, token_size = _integer(data, source_end)
+    size_at = token_start + token_size
+    if token_size > _TOKEN_SIZE_MAX or size_at >= len(data):
+        return Hello(version, *ids, None)
+    start, size = _integer(data, size_at)
+    end = start + size if start + size <= len(data) else 0
+    return Hello(version, *ids, data[token_start:size_at], end)
 
 
-def _prefixed(data: bytes) -> bytes | None:
-    """The bytes announced by a variable-length integer; None when they are not all there."""
-    if not data:
-        return None
-    width = 1 << (data[0] >> 6)
-    size = int.from_bytes(data[:width], "big") & ((1 << (8 * width - 2)) - 1)
-    found = data[width : width + size]
-    return found if len(found) == size else None
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """Where a variable-length integer ends, and what it is; of a cut one, what is there."""
+    first = data[at] if at < len(data) else 0
+    end = at + (1 << (first >> 6))
+    return end, int.from_bytes(data[at:end], "big") & ((1 << (8 * (end - at) - 2)) - 1)

@@ -15,6 +15,7 @@ from headrace.quic.datagrams import Address, DatagramSocket
 from headrace.quic.stream import Reader, Stream
 
 NO_ERROR = 0
+INTERNAL_ERROR = 1
 UNIDIRECTIONAL = 2
 
 
@@ -67,7 +68,7 @@ class Link:
             else:
                 self.connection.receive_datagram(data, address, self._loop.time())
         except (QuicConnectionError, RuntimeError, ValueError) as error:
-            self.close(NO_ERROR, str(error))
+            self.close(INTERNAL_ERROR, str(error))
 
     def turn(self) -> None:
         """Tell the streams what has come, then send what there is to send."""
@@ -211,7 +212,7 @@ class Link:
             stream.hand_over()
         burst: list[bytes] = []
         to: Address | None = None
-        for datagram, address in self.connection.datagrams_to_send(self._loop.time()):
+        for datagram, address in self._datagrams():
             if address != to and burst:
                 self._socket.send(burst, None if self._connected else to)
                 burst = []
@@ -219,6 +220,14 @@ class Link:
             burst.append(datagram)
         if burst:
             self._socket.send(burst, None if self._connected else to)
+
+    def _datagrams(self) -> list[tuple[bytes, Address]]:
+        try:
+            return self.connection.datagrams_to_send(self._loop.time())
+        except QuicConnectionError as error:
+            self._end(INTERNAL_ERROR, str(error))
+            self._forget()
+            return []
 
     def _relieve(self) -> None:
         for stream in list(self._crowded):

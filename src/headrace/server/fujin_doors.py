@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from headrace.config import Address, Config, ConfigError, TlsSection
-from headrace.model.errors import HeadraceError
 from headrace.protocols.fujin import Dialect, FujinSession, FujinSettings, WriteHeaders
 from headrace.quic.certificates import Authorities, CertificateFileError
 from headrace.quic.connection import Certificate, configuration
@@ -19,7 +18,7 @@ from headrace.server.quic import QuicLimits, QuicListener
 from headrace.server.quic_peer import PeerTerms
 from headrace.server.quic_stream import StreamTerms
 from headrace.server.tcp import TcpLimits, TcpListener
-from headrace.server.tls import server_context
+from headrace.server.tls import TlsError, server_context
 
 ALPN = "fujin"
 
@@ -39,7 +38,7 @@ def quic_door(config: Config, address: Address, engine: Engine, terms: Terms) ->
         )
         authorities = Authorities.load(tls.client_ca) if tls.client_ca else None
     except CertificateFileError as error:
-        raise HeadraceError(str(error)) from None
+        raise TlsError(str(error)) from None
     streams = StreamTerms(
         engine=engine, terms=terms, new_session=sessions(config), write_timeout_s=limits.write_timeout_s
     )

@@ -16,9 +16,9 @@ from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.packet import encode_quic_retry, encode_quic_version_negotiation
 
 from headrace.quic.certificates import Authorities
-from headrace.quic.connection import CONNECTION_ID_SIZE, Connection
+from headrace.quic.connection import Connection
 from headrace.quic.datagrams import Address, DatagramSocket, bind
-from headrace.quic.headers import INITIAL_SIZE_MIN, VERSION_1, Hello, destination, hello
+from headrace.quic.headers import CONNECTION_ID_SIZE, INITIAL_SIZE_MIN, VERSION_1, Hello, destination, hello
 from headrace.quic.link import Link
 from headrace.quic.retry import RetryTokens
 from headrace.server.engine import Engine
