@@ -7,13 +7,14 @@ does not read even then goes unanswered until the broker drops it.
 
 import asyncio
 import datetime
+import ipaddress
 from collections import deque
 
 from headrace.protocols.fujin.streams import ConnectionLost, Security
 from headrace.quic.certificates import Authorities, CertificateRefused
 from headrace.quic.connection import Certificate, Connection, configuration
 from headrace.quic.datagrams import Address, DatagramSocket, connect
-from headrace.quic.link import Link
+from headrace.quic.link import NO_ERROR, Link
 from headrace.quic.stream import Reader, Stream
 
 ALPN = "fujin"
@@ -41,6 +42,7 @@ class QuicTransport:
         self._changed = asyncio.Event()
         self._gone = asyncio.Event()
         self._breath: asyncio.TimerHandle | None = None
+        self._near = False
         self.lost: ConnectionLost | None = None
         self.unread = 0
 
@@ -65,6 +67,7 @@ class QuicTransport:
             idle_timeout_s=IDLE_TIMEOUT_S,
             server_name=self._server_name,
         )
+        self._near = ipaddress.ip_address(address.partition("%")[0]).is_loopback
         socket = connect(address, port)
         peer: Address = socket.getpeername()
         self._socket = DatagramSocket(socket, received=self._received, turned=self._turned, failed=self._failed)
@@ -162,9 +165,19 @@ class QuicTransport:
         self._link.turn()
 
     def _failed(self, error: OSError) -> None:
-        """Nobody listens there, or the network is gone."""
+        """Nobody listens there, or the network is gone.
+
+        On this machine the first is the system's own word that the broker ended. Elsewhere anybody could have said so,
+        and a connection that stands is over only when nothing has come for too long.
+        """
         if not self._ready.done():
             self._ready.set_exception(ConnectionLost(error.strerror or str(error)))
+        elif self._near and isinstance(error, ConnectionRefusedError):
+            self._loop.call_soon(self._hang_up, error.strerror)
+
+    def _hang_up(self, cause: str) -> None:
+        if self._link is not None:
+            self._link.close(NO_ERROR, cause)
 
     def _abandon(self) -> None:
         if self._breath is not None:
