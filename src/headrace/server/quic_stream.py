@@ -98,7 +98,7 @@ class StreamDoor:
 
     def proceed(self) -> None:
         """Present the rest again."""
-        if not self._done and (self._chunks or self._ended):
+        if not self._done and (self._stalled or self._chunks or self._ended):
             self._present()
 
     def drain(self) -> None:
