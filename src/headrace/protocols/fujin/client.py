@@ -103,7 +103,7 @@ class FujinClient:
     async def subscribe(self, topic: str, *, auto_commit: bool = False) -> FujinSubscription:
         """A stream the broker sends a topic's messages to. Raises Refused or ConnectionLost."""
         check_topic(topic)
-        line = await self._line(message_ids=not auto_commit)
+        line = await self._line(message_ids=not auto_commit, alone=True)
         return await self._opened(line, FujinSubscription.open(line, topic))
 
     async def close(self) -> None:
@@ -124,11 +124,11 @@ class FujinClient:
     ) -> None:
         await self.close()
 
-    async def _line(self, *, message_ids: bool) -> Line:
+    async def _line(self, *, message_ids: bool, alone: bool = False) -> Line:
         settings = self.settings
         reference = settings.dialect is Dialect.REFERENCE
         terms = Terms(reference, settings.reply_timeout_s, message_ids, settings.prefetch)
-        line = Line(await self._transport.open_stream(), terms)
+        line = Line(await self._transport.open_stream(alone=alone), terms)
         self._lines = {known for known in self._lines if known.lost is None}
         self._lines.add(line)
         return line

@@ -56,8 +56,12 @@ class Stream(Protocol):
 class StreamTransport(Protocol):
     """A connection to one broker."""
 
-    async def open_stream(self) -> Stream:
-        """A new stream of our own. Nothing reaches the broker before the first write. Raises ConnectionLost."""
+    async def open_stream(self, *, alone: bool = False) -> Stream:
+        """A new stream of our own. Nothing reaches the broker before the first write. Raises ConnectionLost.
+
+        Streams may share a connection, and one that is not read may hold back the others on it. Where the broker sends
+        unasked, a stream is to be `alone`.
+        """
 
     async def accept_stream(self) -> Stream | None:
         """The next stream the broker opens (to ping us); None once the connection is over.

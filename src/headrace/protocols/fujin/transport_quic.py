@@ -1,14 +1,16 @@
 """Fujin's streams over QUIC, the client's side.
 
-A stream nobody reads holds the connection's input back, so that the broker stops sending. Because pings come the same
-way, a held connection takes a breath now and then; what a breath brings is kept up to UNREAD_MAX, and a client that
-does not read even then goes unanswered until the broker drops it.
+A stream nobody reads holds its connection's input back, so that the broker stops sending. That is why streams on which
+the broker sends unasked get a connection of their own. Because pings come the same way as everything else, a held
+connection takes a breath now and then; what a breath brings is kept up to UNREAD_MAX, and a client that does not read
+even then goes unanswered until the broker drops it.
 """
 
 import asyncio
 import datetime
 import ipaddress
 from collections import deque
+from dataclasses import dataclass
 
 from headrace.protocols.fujin.streams import ConnectionLost, Security
 from headrace.quic.certificates import Authorities, CertificateRefused
@@ -26,23 +28,50 @@ UNREAD_MAX = 64 << 20
 BAD_CERTIFICATE = 0x100 + 42
 
 
-class QuicTransport:
-    """One QUIC connection to a broker."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """Where a broker is, and how it is known."""
 
-    def __init__(self, host: str, security: Security) -> None:
-        self._authorities: Authorities | None = None
+    address: str
+    port: int
+    server_name: str
+    authorities: Authorities | None
+    certificate: Certificate | None
+
+    @classmethod
+    def known_by(cls, security: Security, *, host: str, address: str, port: int) -> "Broker":
+        """The broker that `security` describes. Raises CertificateFileError."""
+        authorities = None
         if security.verify:
-            self._authorities = Authorities.load(security.ca) if security.ca else Authorities.of_the_system()
-        self._server_name = security.server_name or host
+            authorities = Authorities.load(security.ca) if security.ca else Authorities.of_the_system()
+        return cls(
+            address=address,
+            port=port,
+            server_name=security.server_name or host,
+            authorities=authorities,
+            certificate=Certificate(cert=security.cert, key=security.key or security.cert) if security.cert else None,
+        )
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is on this machine."""
+        return ipaddress.ip_address(self.address.partition("%")[0]).is_loopback
+
+
+class QuicTransport:
+    """One QUIC connection to a broker, and one more for each stream that wants to be alone."""
+
+    def __init__(self, broker: Broker, main: "QuicTransport | None" = None) -> None:
+        self._broker = broker
+        self._main = main or self
+        self._others: set[QuicTransport] = set()
         self._link: Link | None = None
         self._socket: DatagramSocket | None = None
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._offered: deque[QuicStream] = deque()
         self._changed = asyncio.Event()
-        self._gone = asyncio.Event()
         self._breath: asyncio.TimerHandle | None = None
-        self._near = False
         self.lost: ConnectionLost | None = None
         self.unread = 0
 
@@ -52,23 +81,21 @@ class QuicTransport:
 
         Raises OSError, CertificateFileError or ConnectionLost.
         """
-        transport = cls(host, security)
-        own = Certificate(cert=security.cert, key=security.key or security.cert) if security.cert else None
         found = await asyncio.get_running_loop().getaddrinfo(host, port)
-        await transport._shake(str(found[0][4][0]), port, own)
+        transport = cls(Broker.known_by(security, host=host, address=str(found[0][4][0]), port=port))
+        await transport._shake()
         return transport
 
-    async def _shake(self, address: str, port: int, own: Certificate | None) -> None:
+    async def _shake(self) -> None:
         made = configuration(
             protocol=ALPN,
             is_client=True,
-            certificate=own,
+            certificate=self._broker.certificate,
             datagram_max=DATAGRAM_SIZE,
             idle_timeout_s=IDLE_TIMEOUT_S,
-            server_name=self._server_name,
+            server_name=self._broker.server_name,
         )
-        self._near = ipaddress.ip_address(address.partition("%")[0]).is_loopback
-        socket = connect(address, port)
+        socket = connect(self._broker.address, self._broker.port)
         peer: Address = socket.getpeername()
         self._socket = DatagramSocket(socket, received=self._received, turned=self._turned, failed=self._failed)
         connection = Connection(configuration=made)
@@ -82,13 +109,31 @@ class QuicTransport:
             self._abandon()
             raise
 
-    async def open_stream(self) -> "QuicStream":
-        """A new stream."""
+    async def open_stream(self, *, alone: bool = False) -> "QuicStream":
+        """A new stream, on a connection of its own if it is to be alone."""
         if self.lost is not None or self._link is None:
             raise self.lost or ConnectionLost("not connected")
+        if alone:
+            return await self._open_apart()
         stream = QuicStream(self)
         stream.attach(self._link.open(stream))
         return stream
+
+    async def _open_apart(self) -> "QuicStream":
+        other = QuicTransport(self._broker, self)
+        self._others.add(other)
+        try:
+            await other._shake()
+        except OSError as error:
+            raise ConnectionLost(error.strerror or str(error)) from None
+        return await other.open_stream()
+
+    def done_with(self, stream: "QuicStream") -> None:
+        """A stream was closed, and with it the connection it had to itself."""
+        if self._main is not self and self._link is not None:
+            self._link.close(NO_ERROR)
+            self._link.turn()
+            self._abandon()
 
     async def accept_stream(self) -> "QuicStream | None":
         """The next stream the broker opens; None once the connection is over."""
@@ -101,6 +146,8 @@ class QuicTransport:
 
     async def close(self) -> None:
         """Close the connection; what was written just before leaves first."""
+        for other in list(self._others):
+            await other.close()
         if self._link is not None and not self._link.over:
             self._link.turn()
             self._link.close(0)
@@ -109,10 +156,10 @@ class QuicTransport:
 
     def shaken(self, link: Link) -> None:
         """The handshake is complete: believe the broker, or leave before a word is said."""
-        if self._authorities is not None:
+        if self._broker.authorities is not None:
             try:
                 now = datetime.datetime.now(datetime.UTC)
-                self._authorities.check_server(link.connection.peer_chain, self._server_name, now)
+                self._broker.authorities.check_server(link.connection.peer_chain, self._broker.server_name, now)
             except CertificateRefused as error:
                 link.close(BAD_CERTIFICATE, f"server certificate refused: {error}")
                 return
@@ -123,8 +170,8 @@ class QuicTransport:
         """The broker opened a stream."""
         offered = QuicStream(self)
         offered.attach(stream)
-        self._offered.append(offered)
-        self._changed.set()
+        self._main._offered.append(offered)
+        self._main._changed.set()
         return offered
 
     def closed(self, link: Link, code: int, reason: str) -> None:
@@ -172,14 +219,15 @@ class QuicTransport:
         """
         if not self._ready.done():
             self._ready.set_exception(ConnectionLost(error.strerror or str(error)))
-        elif self._near and isinstance(error, ConnectionRefusedError):
-            self._loop.call_soon(self._hang_up, error.strerror)
+        elif self._broker.is_near and isinstance(error, ConnectionRefusedError):
+            self._loop.call_soon(self._hang_up, error.strerror or str(error))
 
     def _hang_up(self, cause: str) -> None:
         if self._link is not None:
             self._link.close(NO_ERROR, cause)
 
     def _abandon(self) -> None:
+        self._main._others.discard(self)
         if self._breath is not None:
             self._breath.cancel()
         if self._socket is not None:
@@ -243,6 +291,7 @@ class QuicStream:
         if self._broken is None:
             self._below.give_up()
             self.broke("closed")
+            self._transport.done_with(self)
 
     def received(self, data: bytes, ended: bool) -> None:
         """The link's call: bytes have come."""

@@ -33,8 +33,8 @@ class TlsTransport:
         transport._first = await transport._connect()
         return transport
 
-    async def open_stream(self) -> "TlsStream":
-        """A connection of its own for each stream."""
+    async def open_stream(self, *, alone: bool = False) -> "TlsStream":
+        """A connection of its own for each stream, whether it is to be alone or not."""
         if self._over.is_set():
             raise ConnectionLost("closed")
         first, self._first = self._first, None
