@@ -139,6 +139,11 @@ class Queues:
         await self.engine.recorded()
         return refused
 
+    @property
+    def waiting(self) -> int:
+        """How many callers and streams wait for messages, or might."""
+        return len(self._wakes)
+
     def drain(self) -> None:
         """Take no new work and let nobody wait any longer."""
         self.draining = True
