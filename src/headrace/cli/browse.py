@@ -6,11 +6,14 @@ import typer
 
 from headrace.cli.api import segment
 from headrace.cli.completion import complete_topic
+from headrace.cli.content import content
 from headrace.cli.output import Column, Output
-from headrace.cli.render import clipped, number, payload, unwrapped, when
+from headrace.cli.render import clipped, number, payload, when
 from headrace.cli.target import AsJson, Target, talks_to_broker
 
 PREVIEW = 120
+OWN_DOOR = "blipmq"
+"""Where subscriptions are a consumer's own and have no name."""
 
 TOPIC_COLUMNS = (
     Column(key="topic"),
@@ -18,14 +21,16 @@ TOPIC_COLUMNS = (
     Column(key="first_offset", title="first", right=True),
     Column(key="next_offset", title="next", right=True),
     Column(key="subscriptions", title="readers", right=True),
+    Column(key="shared_by", show=lambda names: ", ".join(names or ()) or "-"),
     Column(key="pending", right=True, show=number),
     Column(key="in_flight", right=True, show=number),
     Column(key="dead", right=True, show=number),
 )
+DOOR_COLOURS = {"blipmq": "cyan", "sspq": "yellow", "fujin": "magenta", "grpcq": "green"}
 SUBSCRIPTION_COLUMNS = (
     Column(key="id", right=True),
     Column(key="topic"),
-    Column(key="name"),
+    Column(key="door", colours=DOOR_COLOURS),
     Column(key="qos", right=True),
     Column(key="pending", right=True, show=number),
     Column(key="in_flight", right=True, show=number),
@@ -68,6 +73,8 @@ def subscriptions(
             output.document({"removed": remove}, [f"removed subscription {remove}"])
             return
         found = api.get("/api/subscriptions")["subscriptions"]
+    if not as_json:
+        found = [item | {"door": door_of(item["name"])} for item in found]
     output.rows(SUBSCRIPTION_COLUMNS, found, empty="No subscriptions.")
 
 
@@ -87,9 +94,14 @@ def peek(
         output.rows(MESSAGE_COLUMNS, rows, empty=f"Nothing in {topic} from offset {start} on.")
 
 
+def door_of(name: str | None) -> str:
+    """Who reads a subscription: its name if it is shared, for that is the door's, else the one door without names."""
+    return "-" if name is None else name or OWN_DOOR
+
+
 def shown(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of the API with its value as bytes, ready to print."""
-    return message | {"value": unwrapped(message.get("text"), message["value"])}
+    """A message of the API with what it says as bytes, ready to print."""
+    return message | {"value": content(message)}
 
 
 def states_text(states: dict[str, str] | None) -> str:

@@ -24,6 +24,7 @@ FILES_WARN = 4096
 SYNC_SAMPLES = 100
 SYNC_SLOW_S = 0.05
 PAGE_SIZE = 4096
+OVER_UDP = ("fujin",)
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,25 @@ def kernels() -> Finding:
 def package(name: str, purpose: str, without: str) -> Finding:
     """An optional package that makes something faster."""
     try:
-        module = importlib.import_module(name)
+        version = _version_of(name)
     except ImportError as error:
         return Finding(name, WARN, f"not usable ({error}): {without}", f"pip install {name}")
-    version = getattr(module, "__version__", "")
     return Finding(name, OK, f"{version}: {purpose}" if version else purpose)
+
+
+def needed(package: str, module: str, listener: str, *, used: bool) -> Finding:
+    """A package without which a listener cannot be opened; that is no fault where it is switched off."""
+    try:
+        version = _version_of(module)
+    except ImportError as error:
+        advice = f"pip install {package}, or set listen.{listener} to the empty text."
+        return Finding(package, FAIL if used else WARN, f"not usable ({error}): no {listener} listener", advice)
+    return Finding(package, OK, f"{version}: the {listener} listener" if version else f"the {listener} listener")
+
+
+def _version_of(module: str) -> str:
+    found = getattr(importlib.import_module(module), "__version__", "")
+    return found if isinstance(found, str) else ""
 
 
 def open_files() -> Finding:
@@ -154,7 +169,8 @@ def sync_times(descriptor: int) -> list[float]:
 def port(name: str, host: str, number: int, running: dict[str, str]) -> Finding:
     """Whether a listener could bind; `running` holds the endpoints a broker in this data directory wrote."""
     check = f"port {name}"
-    kind = socket.SOCK_DGRAM if name == "fujin" else socket.SOCK_STREAM
+    over = "/udp" if name in OVER_UDP else ""
+    kind = socket.SOCK_DGRAM if name in OVER_UDP else socket.SOCK_STREAM
     try:
         family, _, _, _, address = socket.getaddrinfo(host, number, type=kind)[0]
         with socket.socket(family, kind) as probe:
@@ -163,7 +179,7 @@ def port(name: str, host: str, number: int, running: dict[str, str]) -> Finding:
             probe.bind(address)
     except OSError as error:
         if running.get(name, "").endswith(f":{number}"):
-            return Finding(check, OK, f"{host}:{number} is in use by the broker of this data directory")
+            return Finding(check, OK, f"{host}:{number}{over} is in use by the broker of this data directory")
         advice = f"End what holds it, or set listen.{name} to another address."
-        return Finding(check, FAIL, f"{host}:{number}: {error.strerror or error}", advice)
-    return Finding(check, OK, f"{host}:{number} is free" if number else f"{host}: takes a free one")
+        return Finding(check, FAIL, f"{host}:{number}{over}: {error.strerror or error}", advice)
+    return Finding(check, OK, f"{host}:{number}{over} is free" if number else f"{host}: takes a free one")

@@ -1,163 +1,152 @@
-"""`headrace consume`: messages of a topic over BlipMQ, printed as they come."""
+"""`headrace consume`: messages of a topic, over any protocol, printed as they come."""
 
 import asyncio
-import base64
-import string
 import time
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING
 
 import typer
 
-from headrace.cli.failure import Failure
-from headrace.cli.options import ProtocolName, Qos, Topic
+from headrace.cli.options import (
+    Ack,
+    AutoCommit,
+    Count,
+    Dead,
+    Keep,
+    Nack,
+    ProtocolName,
+    Push,
+    Qos,
+    SubscriptionId,
+    Template,
+    Topic,
+)
 from headrace.cli.output import Output
-from headrace.cli.render import number, payload
+from headrace.cli.printing import Printer
+from headrace.cli.render import number
+from headrace.cli.rules import check_options, check_topic
 from headrace.cli.target import AsJson, Target, talks_to_broker
 
 if TYPE_CHECKING:
-    from headrace.protocols.blipmq.client import BlipmqClient, Delivery, Subscription
+    from headrace.cli.doors.door import Consumer, Incoming, Outcome
 
 TAKE = 512
-GOODBYE_S = 5
-FIELDS = ("topic", "value", "tag", "qos", "size")
 
 
-@talks_to_broker
-def consume(
-    target: Target,
-    topic: Topic,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")] = None,
-    qos: Qos = 1,
-    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed.")] = True,
-    subscription: Annotated[
-        int | None, typer.Option(metavar="ID", min=1, help="Go on with this subscription instead of a new one.")
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the new subscription in the broker at the end.")] = False,
-    template: Annotated[
-        str | None,
-        typer.Option("--format", metavar="TEXT", help=f"How to print one, with {{name}} for {', '.join(FIELDS)}."),
-    ] = None,
-    protocol: ProtocolName = "blipmq",
-    as_json: AsJson = False,
+def _check(
+    protocol: str, count: int | None, ack: bool, nack: bool, auto_commit: bool, push: bool | None, **given: object
 ) -> None:
-    """Print messages published from now on, as they come, until Ctrl-C or --count."""
-    if template is not None:
-        _check_template(template)
-    consumer = Consumer(target, topic, count, qos, ack, template, Output(as_json=as_json))
-    try:
-        asyncio.run(consumer.run(subscription, keep=keep or subscription is not None))
-    except KeyboardInterrupt:
-        pass
-    finally:
-        consumer.summarise()
-
-
-def _check_template(template: str) -> None:
-    try:
-        names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
-    except ValueError as error:
-        raise typer.BadParameter(f"{template!r}: {error}", param_hint="--format") from error
-    for name in names:
-        if name not in FIELDS:
-            known = ", ".join(FIELDS)
-            raise typer.BadParameter(f"there is no {{{name}}}; there are {known}", param_hint="--format")
-
-
-class Consumer:
-    """One run of `headrace consume`."""
-
-    def __init__(
-        self, target: Target, topic: str, count: int | None, qos: int, ack: bool, template: str | None, output: Output
-    ) -> None:
-        self._target = target
-        self._topic = topic
-        self._count = count
-        self._qos = qos
-        self._ack = ack
-        self._template = template
-        self._output = output
-        self._began = time.perf_counter()
-        self._end = ""
-        self.received = 0
-        self.acked = 0
-
-    async def run(self, subscription_id: int | None, *, keep: bool) -> None:
-        """Print until the count is reached or somebody cancels; acknowledgements are durable when it returns."""
-        from headrace.cli.connection import connected
-        from headrace.protocols.blipmq.client import ClientSettings
-
-        exact = keep and self._count is not None
-        settings = ClientSettings(prefetch=1) if exact else ClientSettings()
-        async with connected(self._target, settings) as client:
-            subscription = (
-                client.subscription(subscription_id)
-                if subscription_id is not None
-                else await client.subscribe(self._topic, qos=self._qos)
-            )
-            self._output.note(f"subscription {subscription.id} to {self._topic}; Ctrl-C ends")
-            try:
-                await self._receive(subscription)
-            finally:
-                await self._leave(client, subscription, keep)
-
-    async def _receive(self, subscription: "Subscription") -> None:
-        while self._count is None or self.received < self._count:
-            limit = TAKE if self._count is None else min(TAKE, self._count - self.received)
-            deliveries = await subscription.take(limit)
-            for delivery in deliveries:
-                self._print(delivery)
-            self.received += len(deliveries)
-            if self._ack:
-                await subscription.ack(deliveries)
-                self.acked += len(deliveries)
-
-    async def _leave(self, client: "BlipmqClient", subscription: "Subscription", keep: bool) -> None:
-        """Make the acknowledgements durable and take the subscription out of the broker, unless it is to stay."""
-        try:
-            async with asyncio.timeout(GOODBYE_S):
-                await client.fence()
-                if not keep:
-                    await asyncio.to_thread(self._remove, subscription.id)
-                    self._end = f"; subscription {subscription.id} removed"
-        except (TimeoutError, Failure):
-            keep = True
-        if keep:
-            self._end = f"; go on with --subscription {subscription.id}"
-
-    def _remove(self, subscription_id: int) -> None:
-        with self._target.api() as api:
-            api.request("DELETE", f"/api/subscriptions/{subscription_id}")
-
-    def _print(self, delivery: "Delivery") -> None:
-        value = delivery.message
-        if self._output.as_json:
-            self._output.json(
-                {
-                    "topic": delivery.topic,
-                    "tag": delivery.tag,
-                    "qos": delivery.qos,
-                    "value": base64.b64encode(value).decode(),
-                    "text": _text(value),
-                }
-            )
-        elif self._template is not None:
-            known = (delivery.topic, payload(value), delivery.tag, delivery.qos, len(value))
-            self._output.line(self._template.format(**dict(zip(FIELDS, known, strict=True))))
-        elif self._output.is_terminal:
-            self._output.line(payload(value))
-        else:
-            self._output.raw(value)
-
-    def summarise(self) -> None:
-        """Say what was received, to the person, not into the results."""
-        seconds = time.perf_counter() - self._began
-        self._output.note(
-            f"received {number(self.received)}, acknowledged {number(self.acked)}, in {seconds:.1f} s{self._end}"
+    """Refuse what the protocol cannot carry, and options that contradict each other. Raises BadParameter."""
+    own = {f"--{name}": given[name] for name in ("qos", "subscription", "keep", "dead")}
+    own |= {"--nack": nack, "--auto-commit": auto_commit, "--push": push is True, "--pull": push is False}
+    check_options(protocol, own)
+    if sum((not ack, nack, auto_commit)) > 1:
+        raise typer.BadParameter("give one of --no-ack, --nack and --auto-commit")
+    if protocol == "sspq" and not ack and count != 1:
+        raise typer.BadParameter("SSPQ gives one message at a time and waits; add --count 1", param_hint="--no-ack")
+    if auto_commit and push and count is not None:
+        raise typer.BadParameter(
+            "pushed messages are settled before they are counted; leave --push or --count out",
+            param_hint="--auto-commit",
         )
 
 
-def _text(value: bytes) -> str | None:
+@partial(talks_to_broker, check=_check)
+def consume(
+    target: Target,
+    topic: Topic,
+    count: Count = None,
+    ack: Ack = True,
+    template: Template = None,
+    protocol: ProtocolName = "blipmq",
+    qos: Qos = None,
+    subscription: SubscriptionId = None,
+    keep: Keep = False,
+    dead: Dead = False,
+    nack: Nack = False,
+    auto_commit: AutoCommit = False,
+    push: Push = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages as they come, until Ctrl-C or --count.
+
+    Over blipmq those that are published from now on; over the others everybody shares one subscription for each topic
+    and protocol, which begins with the topic's first message.
+    """
+    from headrace.cli.doors.door import Incoming
+
+    printer = Printer(Output(as_json=as_json), template)
+    check_topic(protocol, topic, target.sspq_topic)
+    asked = Incoming(
+        topic=topic,
+        count=count,
+        outcome=_outcome(ack=ack, nack=nack, auto_commit=auto_commit),
+        qos=1 if qos is None else qos,
+        subscription=subscription,
+        keep=keep,
+        dead=dead,
+        push=count is None if push is None else push,
+    )
+    consuming = Consuming(target, protocol, asked, printer)
     try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
+        asyncio.run(consuming.run())
+    except KeyboardInterrupt:
+        pass
+    finally:
+        consuming.summarise()
+
+
+def _outcome(*, ack: bool, nack: bool, auto_commit: bool) -> "Outcome":
+    from headrace.cli.doors.door import Outcome
+
+    if auto_commit:
+        return Outcome.BY_DELIVERY
+    return Outcome.NACK if nack else Outcome.ACK if ack else Outcome.NOTHING
+
+
+class Consuming:
+    """One run of `headrace consume`."""
+
+    def __init__(self, target: Target, protocol: str, asked: "Incoming", printer: Printer) -> None:
+        self._target = target
+        self._protocol = protocol
+        self._asked = asked
+        self._printer = printer
+        self._began = time.perf_counter()
+        self._consumer: Consumer | None = None
+        self.received = 0
+        self.settled = 0
+
+    async def run(self) -> None:
+        """Print until the count is reached or somebody cancels."""
+        from headrace.cli.doors import door
+
+        async with door(self._protocol).consumer(self._target, self._asked) as consumer:
+            self._consumer = consumer
+            self._printer.output.note(f"{consumer.place}; Ctrl-C ends")
+            await self._receive(consumer)
+
+    async def _receive(self, consumer: "Consumer") -> None:
+        from headrace.cli.doors.door import Outcome
+
+        count, outcome = self._asked.count, self._asked.outcome
+        while count is None or self.received < count:
+            deliveries = await consumer.take(TAKE if count is None else min(TAKE, count - self.received))
+            for delivery in deliveries:
+                self._printer.print(delivery)
+            self.received += len(deliveries)
+            if outcome is Outcome.BY_DELIVERY:
+                self.settled += len(deliveries)
+            elif outcome is not Outcome.NOTHING:
+                self.settled += await consumer.settle(deliveries, failed=outcome is Outcome.NACK)
+
+    def summarise(self) -> None:
+        """Say what was received, to the person, not into the results."""
+        from headrace.cli.doors.door import Outcome
+
+        seconds = time.perf_counter() - self._began
+        how = "refused" if self._asked.outcome is Outcome.NACK else "acknowledged"
+        ending = f"; {self._consumer.ending}" if self._consumer is not None and self._consumer.ending else ""
+        self._printer.output.note(
+            f"received {number(self.received)}, {how} {number(self.settled)}, in {seconds:.1f} s{ending}"
+        )

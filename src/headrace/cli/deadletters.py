@@ -9,15 +9,21 @@ import typer
 from headrace.cli.api import ApiClient
 from headrace.cli.browse import PREVIEW
 from headrace.cli.completion import complete_topic
+from headrace.cli.content import content, headers
 from headrace.cli.failure import Failure
 from headrace.cli.output import Column, Output, escaped, progress
-from headrace.cli.render import clipped, number, payload, unwrapped, when
+from headrace.cli.render import clipped, number, payload, when
 from headrace.cli.target import AsJson, Target, talks_to_broker
 from headrace.cli.where import matching
 
 PATH = "/api/dead-letters"
 REDRIVE_MAX = 500
 SLICES_A_SECOND = 10
+OWN_HEADERS = "headrace-"
+SHOWN = (
+    "offset", "topic", "timestamp", "protocol", "message_id", "origin_topic", "origin_offset", "subscription",
+    "attempts", "reason",
+)  # fmt: skip
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, look at one, send them back.")
 
@@ -146,7 +152,7 @@ def slices(offsets: Sequence[int], rate: int | None) -> Iterator[tuple[float, li
 
 def with_columns(letter: dict[str, Any]) -> dict[str, Any]:
     """A dead letter with its value as bytes and the columns a condition may name."""
-    value = unwrapped(letter.get("text"), letter["value"])
+    value = content(letter)
     return letter | {"bytes": value, "value": payload(value), "timestamp": when(letter["timestamp_us"])}
 
 
@@ -157,6 +163,10 @@ def printable(letter: dict[str, Any]) -> dict[str, Any]:
 
 def fields(letter: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What there is to say about a dead letter, by name."""
-    for name in ("offset", "topic", "timestamp", "origin_topic", "origin_offset", "subscription", "attempts", "reason"):
-        yield name, str(letter.get(name, "-"))
+    for name in SHOWN:
+        if letter.get(name) is not None:
+            yield name, str(letter[name])
+    own = [header for header in headers(letter) if not header.startswith(OWN_HEADERS)]
+    if own:
+        yield "headers", "  ".join(own)
     yield "value", letter["value"]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from headrace.cli.checks import Finding
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+PACKAGES = (("qh3", "qh3", "fujin"), ("grpcio", "grpc", "grpc"), ("protobuf", "google.protobuf", "grpc"))
+"""What the doors need beyond the broker itself: package, module, listener."""
 COLUMNS = (
     Column(key="state", colours=COLOURS),
     Column(key="check"),
@@ -34,6 +36,7 @@ def doctor(config: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson 
 def examine(config: ConfigFile, data_dir: DataDir) -> "Iterator[Finding]":
     """Every check in turn."""
     from headrace.cli import checks
+    from headrace.cli.certificate import certificate
     from headrace.cli.failure import Failure
     from headrace.cli.settings import load_config
     from headrace.cli.target import endpoints_of
@@ -53,5 +56,9 @@ def examine(config: ConfigFile, data_dir: DataDir) -> "Iterator[Finding]":
     directory = Path(settings.data_dir)
     yield from checks.data_dir(directory)
     running = endpoints_of(directory)
-    for name, address in settings.listen.addresses().items():
+    listen = settings.listen.addresses()
+    for package, module, listener in PACKAGES:
+        yield checks.needed(package, module, listener, used=listener in listen)
+    yield certificate(directory, settings.tls, listen)
+    for name, address in listen.items():
         yield checks.port(name, address.host, address.port, running)

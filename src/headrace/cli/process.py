@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,36 +17,33 @@ STOP_TIMEOUT_S = 15
 LOG_FILE = "broker.log"
 LAST_WORDS = 5
 
-CONFIG = """\
-data_dir = "{directory}/data"
-
-[listen]
-blipmq = "127.0.0.1:0"
-http = "127.0.0.1:0"
-sspq = ""
-fujin = ""
-grpc = ""
-flight = ""
-"""
+LISTENERS = ("blipmq", "sspq", "fujin", "fujin_tcp", "grpc", "http", "flight")
+FREE_PORT = "127.0.0.1:0"
 
 
 class BrokerProcess:
     """`headrace serve --dev` on free ports in a directory; the same directory can be served again after a kill."""
 
-    def __init__(self, directory: Path, extra: str = "") -> None:
-        """`extra` is TOML appended to the configuration: sections other than `listen`."""
+    def __init__(self, directory: Path, extra: str = "", listen: Collection[str] = ("blipmq", "http")) -> None:
+        """`listen` names the listeners to open; `extra` is TOML appended to the configuration: other sections."""
         self._directory = directory
         self._config = directory / "headrace.toml"
-        self._config.write_text(CONFIG.format(directory=directory) + extra)
+        doors = "".join(f'{name} = "{FREE_PORT if name in listen else ""}"\n' for name in LISTENERS)
+        self._config.write_text(f'data_dir = "{directory}/data"\n\n[listen]\n{doors}{extra}')
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self.ready_s = 0.0
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started and not ended by us."""
+        return self._process is not None
+
+    @property
     def target(self) -> Target:
         """Where it listens now."""
         data = self._directory / "data"
-        return Target(endpoints=endpoints_of(data), source=str(data), key=DEV_KEY)
+        return Target(endpoints=endpoints_of(data), source=str(data), key=DEV_KEY, directory=data)
 
     async def start(self) -> None:
         """Start it and return when it serves; `ready_s` is how long that took.

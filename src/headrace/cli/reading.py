@@ -37,6 +37,7 @@ class _WatchedFile:
         self.pwritev = file.pwritev
         self.fdatasync = file.fdatasync
         self.truncate = file.truncate
+        self.order = file.order
         self.size = file.size
         self.close = file.close
 

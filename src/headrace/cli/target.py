@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
 
 DEFAULT_DATA_DIR = Path("headrace-data")
 DEV_KEY = "dev-key"
+SSPQ_TOPIC = "sspq"
+FUJIN_DIALECT = "document"
 ENDPOINTS_FILE = "endpoints.json"
 PANEL = "Which broker"
-SCHEMES = {"blipmq": ("tcp", "tls"), "http": ("http", "https")}
+SCHEMES = {
+    "blipmq": ("tcp", "tls"),
+    "sspq": ("tcp", "tls"),
+    "fujin": ("quic", "quic"),
+    "fujin_tcp": ("tls", "tls"),
+    "grpc": ("grpc", "grpcs"),
+    "http": ("http", "https"),
+}
+"""By listener the scheme of its address: without and with the broker's own certificate."""
 START_ONE = "Start one with `headrace serve --dev`, or say where it runs with --data-dir, --config or --endpoint."
 
 DataDir = Annotated[
@@ -40,7 +51,8 @@ Endpoint = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Its address: tcp:// or tls:// for messages, http:// or https:// for the rest.",
+        help="Its address: tcp:// or tls:// (blipmq, sspq), quic:// or tls:// (fujin), grpc:// or grpcs:// (grpcq), "
+        "http:// or https:// for the rest.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -71,27 +83,42 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for e
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A broker's addresses by listener name, where they were learnt, and the credentials to show."""
+    """A broker's addresses by listener name, where they were learnt, and the credentials to show.
+
+    `directory` is its data directory, where that is known; `sspq_topic` is where its SSPQ door keeps its queue, and
+    `fujin_dialect` how its Fujin door writes results.
+    """
 
     endpoints: dict[str, str]
     source: str
     key: str = field(repr=False)
+    directory: Path | None = None
+    sspq_topic: str = SSPQ_TOPIC
+    fujin_dialect: str = FUJIN_DIALECT
     ca: Path | None = None
     cert: Path | None = None
+
+    def url(self, *names: str) -> str:
+        """The address of the first of these listeners that this broker has.
+
+        Raises Failure when it has none of them.
+        """
+        found = next((self.endpoints[name] for name in names if name in self.endpoints), None)
+        if found is None:
+            known = ", ".join(f"{k} at {v}" for k, v in self.endpoints.items()) or "none"
+            scheme = SCHEMES[names[0]][0]
+            raise Failure(
+                f"this needs the broker's {names[0]} listener; {self.source} names none (known: {known})",
+                f"Give its address with --endpoint {scheme}://host:port, or switch it on under [listen].",
+            )
+        return found
 
     def address(self, name: str) -> tuple[str, int]:
         """Host and port of one listener.
 
         Raises Failure when this broker has no such listener.
         """
-        url = self.endpoints.get(name)
-        if not url:
-            known = ", ".join(f"{k} at {v}" for k, v in self.endpoints.items()) or "none"
-            raise Failure(
-                f"this needs the broker's {name} listener; {self.source} names none (known: {known})",
-                f"Give its address with --endpoint {SCHEMES[name][0]}://host:port, or switch it on under [listen].",
-            )
-        parts = urlsplit(url)
+        parts = urlsplit(self.url(name))
         assert parts.hostname is not None
         assert parts.port is not None
         return parts.hostname, parts.port
@@ -104,16 +131,30 @@ class Target:
 
         return client_context(self.ca or "", cert=self.cert or "")
 
+    @property
+    def is_self_signed(self) -> bool:
+        """Whether the broker of the data directory was given no certificate, which all its listeners would show."""
+        written = endpoints_of(self.directory) if self.directory is not None else {}
+        secure = {name: pair[1] for name, pair in SCHEMES.items() if pair[0] != pair[1]}
+        return bool(written) and not any(
+            urlsplit(written.get(name, "")).scheme == scheme for name, scheme in secure.items()
+        )
+
     def unreachable(self, name: str, error: OSError) -> Failure:
         """The failure to report when nobody answers at a listener's address."""
-        url = self.endpoints[name]
         if isinstance(error, ssl.SSLError):
-            return Failure(
-                f"TLS with {url} failed: {error.reason or error}",
-                "Name the authority with --ca FILE, and with --cert FILE our own certificate if it asks for one.",
-            )
+            return self.not_trusted(self.endpoints[name], error.reason or str(error))
+        return self.silent(self.endpoints[name], error.strerror or str(error))
+
+    def silent(self, url: str, cause: str) -> Failure:
+        """The failure to report when nobody answers there."""
+        return Failure(f"no broker answers at {url} ({cause}); the address is from {self.source}", START_ONE)
+
+    def not_trusted(self, url: str, cause: str) -> Failure:
+        """The failure to report when one side does not believe the other's certificate."""
         return Failure(
-            f"no broker answers at {url} ({error.strerror or error}); the address is from {self.source}", START_ONE
+            f"TLS with {url} failed: {cause}",
+            "Name the authority with --ca FILE, and with --cert FILE our own certificate if it asks for one.",
         )
 
     def api(self) -> "ApiClient":
@@ -135,33 +176,51 @@ def find_broker(
 
     Raises Failure when there is nothing to go by.
     """
-    if endpoint is not None:
-        return Target(endpoints=_from_url(endpoint), source="--endpoint", key=key, ca=ca, cert=cert)
     listen: dict[str, str] = {}
+    sspq_topic = os.environ.get("HEADRACE_SSPQ__TOPIC", SSPQ_TOPIC)
+    fujin_dialect = os.environ.get("HEADRACE_FUJIN__DIALECT", FUJIN_DIALECT)
     if config is not None:
         from headrace.cli.settings import load_config
 
         settings = load_config(config, data_dir=data_dir)
         data_dir = Path(settings.data_dir)
+        sspq_topic, fujin_dialect = settings.sspq.topic, settings.fujin.dialect
         addresses = settings.listen.addresses()
         secure = bool(settings.tls.cert)
         listen = {name: f"{pair[secure]}://{addresses[name]}" for name, pair in SCHEMES.items() if name in addresses}
     directory = data_dir or DEFAULT_DATA_DIR
-    written = endpoints_of(directory)
-    if written:
-        return Target(endpoints=written, source=str(directory / ENDPOINTS_FILE), key=key, ca=ca, cert=cert)
-    if listen:
-        return Target(endpoints=listen, source=str(config), key=key, ca=ca, cert=cert)
-    raise Failure(f"no broker has run in {directory}: there is no {directory / ENDPOINTS_FILE}", START_ONE)
+    if endpoint is not None:
+        found, source = _from_url(endpoint), "--endpoint"
+    elif written := endpoints_of(directory):
+        found, source = written, str(directory / ENDPOINTS_FILE)
+    elif listen:
+        found, source = listen, str(config)
+    else:
+        raise Failure(f"no broker has run in {directory}: there is no {directory / ENDPOINTS_FILE}", START_ONE)
+    return Target(
+        endpoints=found,
+        source=source,
+        key=key,
+        ca=ca,
+        cert=cert,
+        directory=directory,
+        sspq_topic=sspq_topic,
+        fujin_dialect=fujin_dialect,
+    )
 
 
-def talks_to_broker(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with find_broker's options added to its own; its argument `target` is the broker they name."""
+def talks_to_broker(command: Callable[..., None], check: Callable[..., object] | None = None) -> Callable[..., None]:
+    """The command with find_broker's options added to its own; its argument `target` is the broker they name.
+
+    `check` gets the command's own options first: wrong usage is wrong without a broker too.
+    """
     options = inspect.signature(find_broker).parameters
     own = [item for item in inspect.signature(command).parameters.values() if item.name != "target"]
 
     def _run(**given: object) -> None:
         chosen = {name: given.pop(name) for name in options}
+        if check is not None:
+            check(**given)
         command(target=find_broker(**chosen), **given)  # type: ignore[arg-type]
 
     _run.__name__ = command.__name__
@@ -188,12 +247,15 @@ def endpoints_of(directory: Path) -> dict[str, str]:
 
 
 def _from_url(url: str) -> dict[str, str]:
-    for name, schemes in SCHEMES.items():
-        if url.startswith(tuple(f"{scheme}://" for scheme in schemes)) and _has_port(url):
-            return {name: url}
-    raise typer.BadParameter(
-        f"{url!r} is no address of a broker; write tcp://host:port or http://host:port", param_hint="--endpoint"
-    )
+    """The address for every listener that might be there; which one it is, the protocol tells."""
+    scheme = url.partition("://")[0]
+    fitting = {name: url for name, schemes in SCHEMES.items() if scheme in schemes and _has_port(url)}
+    if not fitting:
+        known = ", ".join(dict.fromkeys(f"{scheme}://" for pair in SCHEMES.values() for scheme in pair))
+        raise typer.BadParameter(
+            f"{url!r} is no address of a broker; write scheme://host:port with one of {known}", param_hint="--endpoint"
+        )
+    return fitting
 
 
 def _has_port(url: str) -> bool:

@@ -9,7 +9,7 @@ from tests.unit.cli.doubles import FakeApi, Shell
 
 TOPIC = {
     "topic": "orders", "messages": 12345, "published": 12345, "first_offset": 0, "next_offset": 20000,
-    "subscriptions": 2, "pending": 17, "in_flight": 3, "dead": 1,
+    "subscriptions": 2, "shared_by": ["fujin"], "pending": 17, "in_flight": 3, "dead": 1,
 }  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def message(offset: int, value: bytes, **given: Any) -> dict[str, Any]:
 def test_topics_in_a_pipe_are_tab_separated(shell: Shell, api: FakeApi) -> None:
     api.answer("/api/topics", {"topics": [TOPIC]})
     assert shell("topics", "--endpoint", api.url) == 0
-    assert shell.rows == [["orders", "12,345", "0", "20000", "2", "17", "3", "1"]]
+    assert shell.rows == [["orders", "12,345", "0", "20000", "2", "fujin", "17", "3", "1"]]
 
 
 def test_topics_as_json_are_the_brokers_own_words(shell: Shell, api: FakeApi) -> None:

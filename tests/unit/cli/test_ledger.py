@@ -79,3 +79,20 @@ def test_an_ack_whose_answer_never_came_counts_once_nothing_is_left() -> None:
     assert (balance.settled, balance.settled_unanswered, balance.unfinished) == (1, 1, ())
     assert balance.kept
     assert balance.reconciles
+
+
+def test_a_dead_letter_that_was_sent_back_ends_anew() -> None:
+    ledger = Ledger()
+    ledger.mark_durable(ledger.send(1))
+    ledger.mark_delivered([0])
+    ledger.mark_dead(0)
+    ledger.mark_redriven(0)
+    assert (ledger.in_flight, ledger.dead) == (1, 1)
+    assert ledger.balance().unfinished == (0,)
+    ledger.mark_delivered([0])
+    ledger.mark_acked([0])
+    ledger.mark_settled([0])
+    balance = ledger.balance()
+    assert (ledger.in_flight, balance.dead, balance.settled) == (0, 0, 1)
+    assert balance.kept
+    assert balance.reconciles

@@ -5,30 +5,21 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from headrace.cli.demo.ledger import Ledger
+from headrace.cli.demo.books import Books
 from headrace.cli.demo.screen import PlainScreen, totals
 from headrace.cli.demo.story import Outcome
-from headrace.cli.demo.summary import dead_letter, verdict
+from headrace.cli.demo.summary import hard_life, stations, verdict
+from tests.unit.cli.test_books import kept_books
 
-LETTER = {"attempts": 3, "origin_offset": 4}
-
-
-def settled(count: int) -> Ledger:
-    ledger = Ledger()
-    numbers = ledger.send(count)
-    ledger.mark_durable(numbers)
-    ledger.mark_delivered(numbers)
-    ledger.mark_acked(numbers)
-    ledger.mark_settled(numbers)
-    return ledger
+LETTER = {"attempts": 3, "origin_offset": 4, "offset": 9}
 
 
-def outcome(ledger: Ledger, **given: Any) -> Outcome:
+def outcome(books: Books, **given: Any) -> Outcome:
     facts: dict[str, Any] = {
-        "start_s": 0.4, "recovery_s": 0.5, "settled_at_kill": 5, "turns": [], "same_subscriptions": True,
-        "drained": True, "dead_letter": LETTER, "trace": None,
+        "start_s": 0.4, "recovery_s": 0.5, "settled_at_kill": 5, "cut_off": 0, "cut_off_kept": 0, "revenue": 70,
+        "turns": [], "same_subscription": True, "drained": True, "dead_letter": LETTER, "lives": [],
     }  # fmt: skip
-    return Outcome(balances={"orders": ledger.balance()}, **(facts | given))
+    return Outcome(proof=books.proof(), **(facts | given))
 
 
 def lines(of: Outcome) -> list[str]:
@@ -36,54 +27,93 @@ def lines(of: Outcome) -> list[str]:
 
 
 def test_kept_promises_are_ticked_and_counted() -> None:
-    told = outcome(settled(1200))
+    told = outcome(kept_books(1200))
     assert told.kept
     assert lines(told) == [
-        "✓ 1,200 publishes were answered: 0 lost",
-        "✓ 5 acks were answered before the kill, 1,200 in all: 0 came again",
-        "✓ 0 publishes had no answer: 0 are stored, either is right",
-        "✓ 1,200 sent = 1,200 acked + 0 acked without an answer + 0 dead + 0 never stored",
-        "✓ ready again 500 ms after the restart; each consumer went on with the subscription it had",
+        "✓ 1,200 orders were confirmed to the shop: 0 lost, 70 credits of revenue",
+        "✓ 1,200 transactions into two topics were confirmed, 0 cut off by the kill (0 stored): 0 half done",
+        "✓ 5 acks were confirmed before the kill, 2,400 in all: 0 came again",
+        "✓ 3,600 messages = 2,400 acked + 1,200 acked, unanswered + 0 dead + 0 never stored",
+        "✓ ready again 500 ms after the restart; everybody went on with the subscription they had",
     ]
+    assert list(stations(told))[-1] == {
+        "place": "label printed", "door": "sspq", "orders": 1200, "missing": 0, "twice": 0,
+    }  # fmt: skip
 
 
-def test_a_lost_message_is_not_hidden() -> None:
-    ledger = settled(10)
-    ledger.mark_durable(ledger.send(1))
-    told = outcome(ledger)
+def test_a_lost_order_is_not_hidden() -> None:
+    books = kept_books(10)
+    books.orders.mark_durable(books.orders.send(1))
+    told = outcome(books)
     assert not told.kept
-    assert lines(told)[0] == "✗ 11 publishes were answered: 1 lost"
-    assert lines(told)[3].startswith("✗ 11 sent = 10 acked")
+    assert lines(told)[0].startswith("✗ 11 orders were confirmed to the shop: 1 lost")
+    assert lines(told)[3].startswith("✗ 31 messages = 20 acked")
+    assert [row["missing"] for row in stations(told)] == [1, 1, 1, 1]
+
+
+def test_half_a_transaction_is_not_hidden() -> None:
+    books = kept_books(10)
+    books.begin(3)
+    books.payments.mark_delivered([10])
+    told = outcome(books)
+    assert not told.kept
+    assert lines(told)[1].startswith("✗")
+    assert lines(told)[1].endswith("1 half done")
 
 
 def test_an_acked_message_that_came_again_is_not_hidden() -> None:
-    ledger = settled(10)
-    ledger.mark_delivered([3])
-    told = outcome(ledger)
+    books = kept_books(10)
+    books.payments.mark_delivered([3])
+    told = outcome(books)
     assert not told.kept
-    assert lines(told)[1].endswith("1 came again")
-    assert lines(told)[1].startswith("✗")
+    assert lines(told)[2].endswith("1 came again")
+    assert lines(told)[2].startswith("✗")
 
 
-@pytest.mark.parametrize("broken", [{"drained": False}, {"same_subscriptions": False}, {"dead_letter": None}])
+@pytest.mark.parametrize("broken", [{"drained": False}, {"same_subscription": False}, {"dead_letter": None}])
 def test_a_story_that_did_not_come_to_its_end_fails(broken: dict[str, Any]) -> None:
-    assert not outcome(settled(10), **broken).kept
+    assert not outcome(kept_books(10), **broken).kept
 
 
 def test_a_missing_dead_letter_is_said() -> None:
-    (line,) = dead_letter(outcome(settled(1), dead_letter=None))
+    (line,) = hard_life(outcome(kept_books(1), dead_letter=None))
     assert "did not become a dead letter" in line
 
 
-def test_without_a_terminal_the_totals_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    books = {"orders": settled(3), "mail": settled(4)}
+def test_a_hard_life_leads_through_several_doors() -> None:
+    def life(topic: str, offset: int, protocol: str, door: str) -> dict[str, Any]:
+        message = {
+            "offset": offset,
+            "topic": topic,
+            "timestamp_us": 1,
+            "protocol": protocol,
+            "qos": 1,
+            "value": "",
+            "text": "x",
+        }
+        step = {"event": "acked", "timestamp_us": 2 + offset, "subscription": 1, "name": door, "attempt": 1}
+        return {"message": message, "events": [step]}
+
+    lives = [
+        life("orders", 4, "fujin", "grpcq"),
+        life("orders", 9, "fujin", "grpcq"),
+        life("labels", 10, "fujin", "sspq"),
+    ]
+    told = outcome(kept_books(1), lives=lives, turns=[{"event": "kill -9", "timestamp_us": 7}])
+    text = [Text.from_markup(line).plain for line in hard_life(told)]
+    assert [line.split("─")[1].split()[1] for line in text if "─" in line] == ["published", "acked", "kill", "acked"]
+    assert text[-1].strip() == "and  labels 10: published over fujin · acked over sspq"
+
+
+def test_without_a_terminal_progress_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    books = kept_books(7)
     with PlainScreen(books) as screen:
         screen.say("it begins")
         screen.refresh()
         screen.refresh()
-    assert totals(books)["acked"] == 7
-    out = capsys.readouterr().out.splitlines()
-    assert out == [
+    assert totals(books)["acked"] == 21
+    assert capsys.readouterr().out.splitlines() == [
         "it begins",
-        "  published 7  durable 7  delivered 7  delivered again 0  acked 7  in flight 0  dead 0",
+        "  orders 7 in over grpcq, 7 done over grpcq; payments 7 in over fujin, 7 done over blipmq; "
+        "labels 7 in over fujin, 7 done over sspq",
     ]

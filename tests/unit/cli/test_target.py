@@ -68,9 +68,13 @@ def test_a_configuration_leads_to_its_data_directory(tmp_path: Path) -> None:
 
 def test_a_configuration_nobody_served_yet_gives_its_addresses(tmp_path: Path) -> None:
     config = tmp_path / "headrace.toml"
-    config.write_text(f'data_dir = "{tmp_path / "data"}"\n[listen]\nblipmq = "127.0.0.1:6002"\nhttp = ""\n')
+    config.write_text(f'data_dir = "{tmp_path / "data"}"\n[listen]\nblipmq = "127.0.0.1:6002"\nhttp = ""\ngrpc = ""\n')
     target = find_broker(config=config)
-    assert target.endpoints == {"blipmq": "tcp://127.0.0.1:6002"}
+    assert target.endpoints == {
+        "blipmq": "tcp://127.0.0.1:6002",
+        "sspq": "tcp://127.0.0.1:8888",
+        "fujin": "quic://127.0.0.1:4848",
+    }
     assert target.source == str(config)
 
 

@@ -1,7 +1,6 @@
 """The demo's own books: every message it sent, what it knows for certain of it, and whether the broker kept its word.
 
-Knows numbers only. A number is *durable* once a fence behind its publish was answered, and *settled* once a fence
-behind its acknowledgement was.
+Knows numbers only. A number is *durable* once its publish was confirmed, and *settled* once its acknowledgement was.
 """
 
 from collections.abc import Iterable
@@ -54,11 +53,27 @@ class Ledger:
         self.acked = 0
         self.settled = 0
         self.dead = 0
+        self.redriven = 0
 
     @property
     def in_flight(self) -> int:
         """Delivered and neither acknowledged nor given up."""
-        return self.delivered - self.again - self.acked - self.dead
+        return self.delivered - self.again - self.acked - self.dead + self.redriven
+
+    @property
+    def stored(self) -> frozenset[int]:
+        """What is certainly in the broker, for it came out again."""
+        return frozenset(number for number, mark in enumerate(self._marks) if mark & SEEN)
+
+    @property
+    def confirmed(self) -> frozenset[int]:
+        """What the broker said it has."""
+        return frozenset(number for number, mark in enumerate(self._marks) if mark & DURABLE)
+
+    @property
+    def unanswered(self) -> list[int]:
+        """What was sent and not confirmed."""
+        return [number for number, mark in enumerate(self._marks) if not mark & DURABLE]
 
     def send(self, count: int) -> range:
         """Numbers for the next messages, entered as sent."""
@@ -68,7 +83,7 @@ class Ledger:
         return range(first, first + count)
 
     def mark_durable(self, numbers: Iterable[int]) -> None:
-        """A fence behind these was answered."""
+        """These were confirmed."""
         self.durable += self._mark(numbers, DURABLE)
 
     def mark_delivered(self, numbers: Iterable[int]) -> None:
@@ -85,16 +100,17 @@ class Ledger:
         self.acked += self._mark(numbers, ACKED)
 
     def mark_settled(self, numbers: Iterable[int]) -> None:
-        """A fence behind their acknowledgements was answered."""
+        """Their acknowledgements were confirmed."""
         self.settled += self._mark(numbers, SETTLED)
 
     def mark_dead(self, number: int) -> None:
         """The broker gave this one up."""
         self.dead += self._mark((number,), DEAD)
 
-    def is_settled(self, number: int) -> bool:
-        """Whether the acknowledgement of this one is certain."""
-        return bool(self._marks[number] & SETTLED)
+    def mark_redriven(self, number: int) -> None:
+        """This one was dead and was sent back: it has to come to an end anew."""
+        self._marks[number] &= ~DEAD
+        self.redriven += 1
 
     def balance(self) -> Balance:
         """The books closed: call when the broker says that nothing is left to deliver."""
@@ -107,7 +123,7 @@ class Ledger:
             unanswered_kept=sum(1 for mark in unanswered if mark & SEEN),
             settled=self.settled,
             settled_unanswered=sum(1 for _, mark in marks if mark & (ACKED | SETTLED | DEAD) == ACKED),
-            dead=self.dead,
+            dead=sum(1 for _, mark in marks if mark & DEAD),
             lost=tuple(number for number, mark in marks if mark & DURABLE and not mark & SEEN),
             returned=tuple(self._returned),
             unfinished=tuple(number for number, mark in marks if mark & SEEN and not mark & (ACKED | SETTLED | DEAD)),

@@ -1,10 +1,9 @@
 """What the demo shows while it runs: a live table in a terminal, a line now and then elsewhere."""
 
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
-from headrace.cli.demo.ledger import Ledger
+from headrace.cli.demo.books import LANES, Books
 from headrace.cli.output import Output, console
 from headrace.cli.render import number
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 1.0
 COUNTS = ("published", "durable", "delivered", "again", "acked", "in_flight", "dead")
-TITLES = {"again": "delivered again", "in_flight": "in flight"}
+TITLES = {"in_flight": "in flight"}
 
 
 class Screen(Protocol):
@@ -32,15 +31,15 @@ class Screen(Protocol):
         """The books may have changed."""
 
 
-def totals(books: Mapping[str, Ledger]) -> dict[str, int]:
+def totals(books: Books) -> dict[str, int]:
     """Each count over all topics."""
-    return {name: sum(getattr(ledger, name) for ledger in books.values()) for name in COUNTS}
+    return {name: sum(getattr(ledger, name) for ledger in books.ledgers.values()) for name in COUNTS}
 
 
 class PlainScreen:
-    """Lines of text: every thing that happens, and the totals each second."""
+    """Lines of text: every thing that happens, and each second how far every topic is."""
 
-    def __init__(self, books: Mapping[str, Ledger]) -> None:
+    def __init__(self, books: Books) -> None:
         self._books = books
         self._output = Output()
         self._next = 0.0
@@ -56,18 +55,22 @@ class PlainScreen:
         self._output.line(text)
 
     def refresh(self) -> None:
-        """Print the totals, not too often."""
+        """Print how far they are, not too often."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + LINE_EVERY_S
-            counts = totals(self._books).items()
-            self._output.line("  " + "  ".join(f"{TITLES.get(name, name)} {number(count)}" for name, count in counts))
+            parts = (
+                f"{lane.topic} {number(ledger.durable)} in over {lane.way_in}, "
+                f"{number(ledger.acked)} done over {lane.way_out}"
+                for lane, ledger in zip(LANES, self._books.ledgers.values(), strict=True)
+            )
+            self._output.line("  " + "; ".join(parts))
 
 
 class LiveScreen:
     """A table that counts, below the things that happened."""
 
-    def __init__(self, books: Mapping[str, Ledger]) -> None:
+    def __init__(self, books: Books) -> None:
         from rich.live import Live
 
         self._books = books
@@ -98,21 +101,24 @@ class LiveScreen:
         return Group(Text("headrace demo", style="bold cyan"), *lines, table(self._books))
 
 
-def table(books: Mapping[str, Ledger]) -> "RenderableType":
+def table(books: Books) -> "RenderableType":
     """The counts of each topic and of all."""
     from rich import box
     from rich.table import Table
 
-    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", show_footer=True)
+    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", show_footer=True, pad_edge=False, padding=(0, 1, 0, 0))
     drawn.add_column("topic", footer="all")
+    drawn.add_column("in over")
+    drawn.add_column("out over")
     sums = totals(books)
     for name in COUNTS:
         drawn.add_column(TITLES.get(name, name), justify="right", footer=number(sums[name]))
-    for topic, ledger in books.items():
-        drawn.add_row(topic, *(number(getattr(ledger, name)) for name in COUNTS))
+    for lane, ledger in zip(LANES, books.ledgers.values(), strict=True):
+        counts = (number(getattr(ledger, name)) for name in COUNTS)
+        drawn.add_row(lane.topic, lane.way_in, lane.way_out, *counts)
     return drawn
 
 
-def screen_for(books: Mapping[str, Ledger]) -> Screen:
+def screen_for(books: Books) -> Screen:
     """The screen that suits standard output."""
     return LiveScreen(books) if Output().is_terminal else PlainScreen(books)

@@ -1,62 +1,75 @@
-"""The demo from beginning to end: start, traffic, kill -9, restart, more traffic, and what the books say then."""
+"""The demo from beginning to end: orders through four doors, kill -9, restart, a dead letter, and the books."""
 
 import asyncio
 import json
+import logging
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from headrace.cli.demo.ledger import Balance, Ledger
+from headrace.cli.demo.books import LABELS, ORDERS, PAYMENTS, Books, Proof
+from headrace.cli.demo.readers import Dashboard, LabelPrinter
 from headrace.cli.demo.screen import Screen, screen_for, totals
+from headrace.cli.demo.shop import BAD_ORDER, PaymentDesk, Shop
 from headrace.cli.demo.summary import conclude
-from headrace.cli.demo.traffic import Lane
+from headrace.cli.failure import Failure
 from headrace.cli.process import BrokerProcess
 from headrace.cli.render import duration, number
 
-TOPICS = ("orders", "payments", "sensors")
-POISONED = "orders"
-POISON = 777
-FIRST_ACT_S = 5.0
+T = TypeVar("T")
+
+LISTEN = ("blipmq", "sspq", "fujin", "grpc", "http")
+FIRST_ACT_S = 4.0
 HURRY_S = 0.2
-SECOND_ACT_S = 4.0
+MOMENTS = 500
+UNDER_WAY = 3
+SECOND_ACT_S = 3.0
 DRAIN_TIMEOUT_S = 20.0
 LOOK_EVERY_S = 0.1
-SETTINGS = """
+SETTINGS = f"""
 [retry]
 max_attempts = 3
 ack_wait_ms = 2000
-backoff_ms = 500
+backoff_ms = 1500
+[grpcq]
+max_attempts = 3
+[sspq]
+topic = "{LABELS}"
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened, as counted."""
+    """What happened, as counted. `lives` are those of the order that failed, its redriven copy, payment and label."""
 
-    balances: dict[str, Balance]
+    proof: Proof
     start_s: float
     recovery_s: float
     settled_at_kill: int
+    cut_off: int
+    cut_off_kept: int
+    revenue: int
     turns: list[dict[str, Any]]
-    same_subscriptions: bool
+    same_subscription: bool
     drained: bool
     dead_letter: dict[str, Any] | None
-    trace: dict[str, Any] | None
+    lives: list[dict[str, Any]]
 
     @property
     def kept(self) -> bool:
         """Whether every promise was kept and the story came to its end."""
-        told = self.drained and self.same_subscriptions and self.dead_letter is not None
-        return told and all(balance.kept and balance.reconciles for balance in self.balances.values())
+        told = self.drained and self.same_subscription and self.dead_letter is not None
+        return told and self.proof.kept
 
 
 def tell() -> bool:
     """Run the demo and print what came of it; whether the broker kept its word."""
-    books = {topic: Ledger() for topic in TOPICS}
+    logging.getLogger("headrace").addHandler(logging.NullHandler())
+    books = Books()
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory, screen_for(books) as screen:
         outcome = asyncio.run(Story(Path(directory), books, screen).run())
     conclude(outcome, books)
@@ -71,11 +84,14 @@ def _turn(event: str) -> dict[str, Any]:
 class Story:
     """One run of the demo in a directory of its own."""
 
-    def __init__(self, directory: Path, books: dict[str, Ledger], screen: Screen) -> None:
-        self._broker = BrokerProcess(directory, SETTINGS)
+    def __init__(self, directory: Path, books: Books, screen: Screen) -> None:
+        self._broker = BrokerProcess(directory, SETTINGS, LISTEN)
         self._books = books
         self._screen = screen
-        self._lanes = [Lane(topic, books[topic], POISON if topic == POISONED else None) for topic in books]
+        self._shop = Shop(books)
+        self._desk = PaymentDesk(books)
+        self._dashboard = Dashboard(books)
+        self._printer = LabelPrinter(books)
 
     async def run(self) -> Outcome:
         """Everything in order; the broker is gone when it returns."""
@@ -89,105 +105,165 @@ class Story:
     async def _acts(self) -> Outcome:
         await self._broker.start()
         start_s = self._broker.ready_s
-        self._screen.say(f"broker ready after {duration(start_s)}, in an empty directory")
+        self._screen.say(f"broker ready after {duration(start_s)}, in an empty directory, with four doors open")
+        turns = await self._first_act()
+        settled_at_kill = sum(ledger.settled for ledger in self._books.ledgers.values())
+        before = self._dashboard.subscription
+        await self._broker.start()
+        turns.append(_turn("restarted"))
+        cut_off, kept = self._books.found(await asyncio.to_thread(self._stored_payments))
+        self._screen.say(
+            f"restarted: ready after {duration(self._broker.ready_s)}; the desk asks the log about {number(cut_off)} "
+            f"unanswered transactions, {number(kept)} are stored"
+        )
+        letter, drained = await self._second_act()
+        lives = await asyncio.to_thread(self._lives, letter) if letter is not None else []
+        return Outcome(
+            proof=self._books.proof(),
+            start_s=start_s,
+            recovery_s=self._broker.ready_s,
+            settled_at_kill=settled_at_kill,
+            cut_off=cut_off,
+            cut_off_kept=kept,
+            revenue=self._dashboard.revenue,
+            turns=turns,
+            same_subscription=before == self._dashboard.subscription,
+            drained=drained,
+            dead_letter=letter,
+            lives=lives,
+        )
+
+    async def _first_act(self) -> list[dict[str, Any]]:
+        """Traffic through every door, and kill -9 in the middle of it."""
         async with self._traffic():
-            self._screen.say(f"{len(self._lanes)} topics, a publisher and a consumer each, every batch synced to disk")
+            self._screen.say(
+                "a shop sends orders over grpcq; a worker charges each: one Fujin transaction, payment and"
+            )
+            self._screen.say("label; a dashboard reads payments over BlipMQ, an old printer takes labels over SSPQ")
             await asyncio.sleep(FIRST_ACT_S)
-            for lane in self._lanes:
-                lane.hurried = True
+            self._shop.hurried = True
             await asyncio.sleep(HURRY_S)
+            await self._in_the_middle()
             await self._broker.kill()
             turns = [_turn("kill -9")]
-        settled_at_kill = sum(ledger.settled for ledger in self._books.values())
         counts = totals(self._books)
         unanswered = counts["published"] - counts["durable"]
         self._screen.say(
             f"kill -9 with {number(unanswered)} publishes unanswered and {number(counts['in_flight'])} in flight"
         )
-        before = [lane.subscription for lane in self._lanes]
-        await self._broker.start()
-        turns.append(_turn("restarted"))
-        self._screen.say(f"restarted: ready after {duration(self._broker.ready_s)}, log recovered")
-        drained = await self._second_act()
-        letters = await asyncio.to_thread(self._dead_letters)
-        return Outcome(
-            balances={topic: ledger.balance() for topic, ledger in self._books.items()},
-            start_s=start_s,
-            recovery_s=self._broker.ready_s,
-            settled_at_kill=settled_at_kill,
-            turns=turns,
-            same_subscriptions=before == [lane.subscription for lane in self._lanes],
-            drained=drained,
-            dead_letter=letters[0] if letters else None,
-            trace=await asyncio.to_thread(self._trace, letters[0]["origin_offset"]) if letters else None,
-        )
+        return turns
 
-    async def _second_act(self) -> bool:
-        """More traffic, then none, until the broker has nothing left to deliver; whether it came to that."""
-        async with self._traffic() as publishing:
-            await asyncio.sleep(SECOND_ACT_S)
-            for lane in self._lanes:
-                lane.stopping = True
-            await asyncio.wait(publishing)
-            self._screen.say("publishers stopped; consumers go on until the broker has nothing left")
+    async def _in_the_middle(self) -> None:
+        """Wait for a moment at which transactions are under way, a second at most."""
+        for _ in range(MOMENTS):
+            if len(self._books.payments.unanswered) >= UNDER_WAY:
+                return
+            await asyncio.sleep(1 / MOMENTS)
+
+    async def _second_act(self) -> tuple[dict[str, Any] | None, bool]:
+        """More traffic; the order that fails dies and is sent back; then nothing new until the broker has nothing left.
+
+        The dead letter, and whether it came to that end.
+        """
+        letter = None
+        async with self._traffic() as shop:
+            enough = asyncio.create_task(asyncio.sleep(SECOND_ACT_S))
             try:
                 async with asyncio.timeout(DRAIN_TIMEOUT_S):
-                    await self._drained()
+                    letter = await self._redriven()
+                    await enough
+                    self._shop.stopping = True
+                    await asyncio.wait([shop])
+                    self._screen.say("the shop is closed; everybody goes on until the broker has nothing left")
+                    await self._until(self._is_empty)
             except TimeoutError:
-                return False
-        return True
+                return letter, False
+            finally:
+                enough.cancel()
+        return letter, True
 
-    async def _drained(self) -> None:
-        """Ask the broker, not our books, until it has nothing left to deliver."""
-        while True:
-            if not await asyncio.to_thread(self._left_over):
-                return
-            await asyncio.sleep(LOOK_EVERY_S)
+    async def _redriven(self) -> dict[str, Any]:
+        """The letter of the order that failed once too often, sent back after a word with its bank."""
+        letter = (await self._until(self._dead_letters))[0]
+        self._books.orders.mark_dead(BAD_ORDER)
+        self._screen.say(f"order {BAD_ORDER} failed {letter['attempts']} times, now a dead letter: {letter['reason']}")
+        self._desk.bank_agrees = True
+        self._books.orders.mark_redriven(BAD_ORDER)
+        await asyncio.to_thread(self._redrive, letter["offset"])
+        self._screen.say(f"a word with the bank, and order {BAD_ORDER} is redriven")
+        return letter
 
     @asynccontextmanager
-    async def _traffic(self) -> AsyncIterator[list[asyncio.Task[None]]]:
-        """Publishers and consumers at work; yields the publishers. Raises what one of them failed with."""
+    async def _traffic(self) -> AsyncIterator[asyncio.Task[None]]:
+        """Everybody at work; yields the shop. Raises what one of them failed with while the broker ran."""
         target = self._broker.target
-        ready = [asyncio.Event() for _ in self._lanes]
-        tasks = []
-        for lane, subscribed in zip(self._lanes, ready, strict=True):
-            lane.hurried = False
-            tasks.append(asyncio.create_task(lane.consume(target, subscribed)))
-        subscribed_all = asyncio.ensure_future(asyncio.gather(*(event.wait() for event in ready)))
-        waited: list[asyncio.Future[Any]] = [subscribed_all, *tasks]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        subscribed_all.cancel()
-        publishing = [asyncio.create_task(lane.publish(target)) for lane in self._lanes]
-        tasks += publishing
+        self._shop.hurried = False
+        subscribed = asyncio.Event()
+        tasks = [
+            asyncio.create_task(self._dashboard.run(target, subscribed)),
+            asyncio.create_task(self._printer.run(target)),
+            asyncio.create_task(self._desk.run(target)),
+        ]
+        waiting = asyncio.create_task(subscribed.wait())
+        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        shop = asyncio.create_task(self._shop.run(target))
+        tasks.append(shop)
         try:
-            yield publishing
+            yield shop
         finally:
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._broker.is_running:
+            return
         for failure in ended:
             if isinstance(failure, Exception):
                 raise failure
+
+    async def _until(self, asked: Callable[[], T]) -> T:
+        """Ask the broker, not our books, until it says something."""
+        while True:
+            if found := await asyncio.to_thread(asked):
+                return found
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _watch(self) -> None:
         while True:
             self._screen.refresh()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _left_over(self) -> int:
-        """How much the broker has still to deliver or to hear of."""
+    def _is_empty(self) -> bool:
+        """Whether the broker has nothing left to deliver or to hear of."""
         with self._broker.target.api() as api:
             found = api.get("/api/subscriptions")["subscriptions"]
-        return sum(item["pending"] + item["deferred"] + item["in_flight"] for item in found)
+        return not any(item["pending"] + item["deferred"] + item["in_flight"] for item in found)
+
+    def _stored_payments(self) -> set[int]:
+        """The transactions the log holds, looked at without consuming any."""
+        with self._broker.target.api() as api:
+            found = api.pages(f"/api/topics/{PAYMENTS}/messages", "messages", {}, limit=None)
+            return {json.loads(message["text"])["n"] for message in found}
 
     def _dead_letters(self) -> list[dict[str, Any]]:
         with self._broker.target.api() as api:
-            letters = list(api.pages("/api/dead-letters", "dead_letters", {}, limit=None))
-        for letter in letters:
-            self._books[letter["origin_topic"]].mark_dead(json.loads(letter["text"])["n"])
-        return letters
-
-    def _trace(self, offset: int) -> dict[str, Any]:
-        with self._broker.target.api() as api:
-            found: dict[str, Any] = api.get(f"/api/trace/{offset}")
+            found: list[dict[str, Any]] = api.get("/api/dead-letters", {"topic": ORDERS})["dead_letters"]
         return found
+
+    def _redrive(self, offset: int) -> None:
+        with self._broker.target.api() as api:
+            done = api.request("POST", "/api/dead-letters/redrive", {"offsets": [offset], "to": None})
+        if done["redriven"] != 1:
+            raise Failure(f"the dead letter at offset {offset} was not redriven")
+
+    def _lives(self, letter: dict[str, Any]) -> list[dict[str, Any]]:
+        """The lives of the order that failed, of its redriven copy, and of the payment and label it led to."""
+        with self._broker.target.api() as api:
+            found = [api.get(f"/api/trace/{letter['origin_offset']}")]
+            offsets = [step["copy_offset"] for step in found[0]["events"] if step["event"] == "redriven"]
+            for topic in (PAYMENTS, LABELS):
+                messages = api.pages(
+                    f"/api/topics/{topic}/messages", "messages", {"from": letter["offset"]}, limit=None
+                )
+                offsets += [item["offset"] for item in messages if json.loads(item["text"])["order"] == BAD_ORDER]
+            return found + [api.get(f"/api/trace/{offset}") for offset in offsets]
