@@ -17,8 +17,13 @@ class Served:
     """The process and where it listens."""
 
     process: subprocess.Popen[str]
-    ports: dict[str, int]
+    endpoints: dict[str, str]
     stderr: Path
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The port of each listener."""
+        return {name: int(url.rsplit(":", 1)[1]) for name, url in self.endpoints.items()}
 
     @property
     def port(self) -> int:
@@ -52,15 +57,16 @@ def served(data_dir: Path, *arguments: str, dev: bool = True, **settings: str) -
     with errors.open("w") as stderr:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout
-    ports: dict[str, int] = {}
+    endpoints: dict[str, str] = {}
     try:
         for line in process.stdout:
             if line.startswith("listening "):
-                ports[line.split()[1]] = int(line.rsplit(":", 1)[1])
+                _, name, url = line.split()
+                endpoints[name] = url
             if line.strip() == "ready":
                 break
-        assert ports, errors.read_text()
-        yield Served(process, ports, errors)
+        assert endpoints, errors.read_text()
+        yield Served(process, endpoints, errors)
     finally:
         process.kill()
         process.wait()
