@@ -69,6 +69,7 @@ class Registry:
         """`register` as a decorator."""
 
         def decorate(function: Function) -> Function:
+            """Register, and leave the function as it is."""
             self.register(topic, action, function, request_type)
             return function
 
@@ -108,6 +109,7 @@ def _of_grpc(topic: str, action: str, method: Any) -> Handler:
         return Handler(method.unary_unary, method.request_deserializer)
 
     def refuse(request: bytes, context: Any) -> None:
+        """Say why there is nothing to call."""
         raise NoHandler(f"{topic}.{action} has streams, which no message can carry")
 
     return Handler(refuse)
