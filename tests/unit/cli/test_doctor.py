@@ -2,11 +2,15 @@
 
 import json
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace.cli import checks
+from headrace.cli.certificate import certificate
+from headrace.config import TlsSection
+from headrace.server.dev_certificate import DEV_VALID_DAYS, dev_certificate
 from tests.unit.cli.doubles import Shell
 
 QUIET = "[listen]\n" + "".join(f'{name} = ""\n' for name in ("blipmq", "sspq", "fujin", "grpc", "http", "flight"))
@@ -88,3 +92,53 @@ def test_kernels_forced_to_be_interpreted_say_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HEADRACE_PURE", "1")
     monkeypatch.setattr("headrace.kernels.compiled", lambda: False)
     assert checks.kernels().detail == "interpreted: HEADRACE_PURE=1 asks for it"
+
+
+def test_a_missing_package_fails_only_the_listener_that_is_on() -> None:
+    off, on = (checks.needed("nothing", "no_such_module", "fujin", used=used) for used in (False, True))
+    assert (off.state, on.state) == (checks.WARN, checks.FAIL)
+    assert "listen.fujin" in on.advice
+    assert checks.needed("protobuf", "google.protobuf", "grpc", used=True).state == checks.OK
+
+
+def test_the_port_of_fujin_is_one_of_udp(shell: Shell, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        text = QUIET.replace('fujin = ""', f'fujin = "127.0.0.1:{taken.getsockname()[1]}"')
+        assert shell("doctor", "--json", "--config", configured(tmp_path, text)) == 1
+    finding = next(row for row in shell.documents if row["check"] == "port fujin")
+    assert "/udp" in finding["detail"]
+
+
+class TestCertificate:
+    """What the doctor says about the certificate."""
+
+    def found(self, tmp_path: Path, tls: TlsSection, *listen: str) -> checks.Finding:
+        return certificate(tmp_path, tls, listen)
+
+    def test_plain_text_needs_none(self, tmp_path: Path) -> None:
+        assert "none is needed" in self.found(tmp_path, TlsSection(), "blipmq").detail
+
+    def test_fujin_will_get_one(self, tmp_path: Path) -> None:
+        assert "will be made" in self.found(tmp_path, TlsSection(), "fujin").detail
+
+    def test_a_valid_one_names_its_last_day(self, tmp_path: Path) -> None:
+        dev_certificate(tmp_path, now=datetime.now(UTC))
+        finding = self.found(tmp_path, TlsSection(), "fujin")
+        assert finding.state == checks.OK
+        assert f"valid until {datetime.now(UTC) + timedelta(days=DEV_VALID_DAYS):%Y-%m-%d}" in finding.detail
+
+    @pytest.mark.parametrize(("days_left", "state"), [(10, checks.WARN), (-1, checks.FAIL)])
+    def test_one_that_runs_out_is_a_finding(self, tmp_path: Path, days_left: int, state: str) -> None:
+        dev_certificate(tmp_path, now=datetime.now(UTC) - timedelta(days=DEV_VALID_DAYS - days_left))
+        finding = self.found(tmp_path, TlsSection(), "fujin")
+        assert finding.state == state
+        assert finding.advice
+
+    def test_a_configured_one_must_belong_to_its_key(self, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        cert, key = dev_certificate(tmp_path, now=datetime.now(UTC))
+        _, other = dev_certificate(tmp_path / "other", now=datetime.now(UTC))
+        assert self.found(tmp_path, TlsSection(cert=str(cert), key=str(key))).state == checks.OK
+        assert self.found(tmp_path, TlsSection(cert=str(cert), key=str(other))).state == checks.FAIL
+        assert "no such file" in self.found(tmp_path, TlsSection(cert="nowhere.pem", key=str(key))).detail

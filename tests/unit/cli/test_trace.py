@@ -37,6 +37,19 @@ def test_a_life_is_told_in_order_with_the_time_between(shell: Shell, api: FakeAp
     assert steps[3][1].endswith("subscription 1, attempt 2, not acknowledged → $dead.orders, offset 12")
 
 
+def test_a_life_tells_by_which_door_and_by_whose_subscription(shell: Shell, api: FakeApi) -> None:
+    found = life()
+    found["message"] |= {"protocol": "grpcq", "headers": [{"name": "customer", "value": "", "text": "c7"}]}
+    for event, name in zip(found["events"], ("fujin", "", None), strict=True):
+        event["name"] = name
+    api.answer("/api/trace/7", found)
+    assert shell("trace", "7", "--endpoint", api.url) == 0
+    assert "customer=c7" in shell.out
+    about = [line.split("─", 1)[1].split(maxsplit=2)[2] for line in shell.out.splitlines() if "─" in line]
+    assert about[:3] == ["over grpcq, qos 1", "over fujin, attempt 1", "over blipmq, subscription 1, attempt 2"]
+    assert about[3].startswith("subscription 1, attempt 2, not acknowledged")
+
+
 def test_a_life_as_json_is_the_brokers_own_words(shell: Shell, api: FakeApi) -> None:
     api.answer("/api/trace/7", life())
     assert shell("trace", "7", "--json", "--endpoint", api.url) == 0
