@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ blipmq = "127.0.0.1:0"
 http = "127.0.0.1:0"
 sspq = "127.0.0.1:0"
 fujin = ""
-grpc = ""
+grpc = "{grpc}"
 flight = ""
 
 [log]
@@ -53,7 +53,10 @@ _JETSTREAM_SYNC = "sync_interval: always"
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One broker with one configuration, and how the load client speaks to it."""
+    """One broker with one configuration, and how the load client speaks to it.
+
+    `client` is the command of a load client of its own; the C client is used without one.
+    """
 
     name: str
     title: str
@@ -65,6 +68,7 @@ class Variant:
     poll_us: int
     program: str
     package: str = ""
+    client: tuple[str, ...] = ()
 
     @property
     def installed(self) -> bool:
@@ -94,7 +98,8 @@ def start_headrace(directory: Path, *, sync: str, pure: bool, door: str = "blipm
     `door` is the listener whose port is wanted.
     """
     config = directory / "headrace.toml"
-    config.write_text(_HEADRACE_CONFIG.format(directory=directory, sync=sync))
+    grpc = "127.0.0.1:0" if door == "grpc" else ""
+    config.write_text(_HEADRACE_CONFIG.format(directory=directory, sync=sync, grpc=grpc))
     environ = {name: text for name, text in os.environ.items() if not name.startswith("HEADRACE_")}
     if pure:
         environ["HEADRACE_PURE"] = "1"
@@ -154,6 +159,11 @@ def _headrace(name: str, title: str, *, sync: str = "always", pure: bool = False
     )
 
 
+def _grpcq(name: str, title: str, *, batch: int, pure: bool = False) -> Variant:
+    client = (sys.executable, "-m", "bench.grpcq_load")
+    return replace(_headrace(name, title, pure=pure, door="grpc"), batch=batch, client=client)
+
+
 def _redis(name: str, title: str, *, appendfsync: str) -> Variant:
     return Variant(
         name=name,
@@ -193,6 +203,9 @@ def all_variants() -> dict[str, Variant]:
         _headrace("headrace-nosync", "headrace sync none, compiled", sync="none"),
         _headrace("sspq", "headrace SSPQ durable, compiled", door="sspq"),
         _headrace("sspq-pure", "headrace SSPQ durable, interpreted", door="sspq", pure=True),
+        _grpcq("grpcq", "headrace grpcq durable, 1,000 messages a call, compiled", batch=1000),
+        _grpcq("grpcq-pure", "headrace grpcq durable, 1,000 messages a call, interpreted", batch=1000, pure=True),
+        _grpcq("grpcq-unary", "headrace grpcq durable, one message a call", batch=1),
         _redis("redis-always", "Redis streams, AOF always", appendfsync="always"),
         _redis("redis-everysec", "Redis streams, AOF everysec", appendfsync="everysec"),
         _redis("redis-none", "Redis streams, no AOF", appendfsync="off"),

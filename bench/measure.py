@@ -15,6 +15,7 @@ from bench.plan import Figure, Scenario
 from bench.process import Server, StartError
 
 LOAD_TIMEOUT_S = 180
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class RunError(Exception):
@@ -71,14 +72,14 @@ def served(variant: Variant, scratch: Path) -> Iterator[tuple[Server, Path]]:
 def run_load(program: Path, variant: Variant, server: Server, size: int, arguments: Sequence[str]) -> dict[str, Any]:
     """What the load client printed. Raises RunError with its complaint."""
     command = [
-        str(program), "--target", variant.protocol, "--port", str(server.port),
+        *(variant.client or (str(program),)), "--target", variant.protocol, "--port", str(server.port),
         "--window", str(variant.window(size)), "--batch", str(variant.batch), "--poll-us", str(variant.poll_us),
         *arguments,
     ]  # fmt: skip
     if "http" in server.ports:
         command += ["--metrics-port", str(server.ports["http"])]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_TIMEOUT_S)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LOAD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise RunError(f"no end after {LOAD_TIMEOUT_S} s") from None
     if done.returncode:

@@ -14,6 +14,7 @@ OURS = ("headrace", "headrace-pure", "headrace-nosync")
 PEERS = ("redis-always", "redis-everysec", "redis-none", "jetstream", "nats-core")
 STORING = ("headrace", "headrace-pure", "redis-always", "jetstream")
 SSPQ = ("sspq", "sspq-pure")
+GRPCQ = ("grpcq", "grpcq-pure")
 CHOSEN = ("headrace", "headrace-pure", "redis-always", "jetstream", "nats-core")
 
 
@@ -207,6 +208,30 @@ def _sspq_round_trips(backlog: int) -> Scenario:
     )
 
 
+def _grpcq_publish(variants: tuple[str, ...] = (*GRPCQ, "grpcq-unary"), size: int = 100) -> Scenario:
+    return Scenario(
+        name=f"grpcq-publish-{size}",
+        title=f"grpcq: publish alone, {_bytes(size)} of payload",
+        shape="publish",
+        figure=Figure.PUBLISHED,
+        variants=variants,
+        size=size,
+        repeats=SECONDARY_REPEATS,
+    )
+
+
+def _grpcq_stream(backlog: int) -> Scenario:
+    return Scenario(
+        name="grpcq-stream",
+        title="grpcq: one stream with acks, 100 B of payload",
+        shape="drain",
+        figure=Figure.DELIVERED,
+        variants=GRPCQ,
+        backlog=backlog,
+        repeats=SECONDARY_REPEATS,
+    )
+
+
 def _storage(messages: int, size: int, title: str) -> Storage:
     return Storage(name=f"backlog-{_millions(messages)}-{size}", title=title, messages=messages, size=size)
 
@@ -236,6 +261,9 @@ def full_plan(seconds: float, repeats: int) -> Plan:
             _sspq_publish(100),
             _sspq_publish(1024, SECONDARY_REPEATS),
             _sspq_round_trips(30_000),
+            _grpcq_publish(),
+            _grpcq_publish(GRPCQ[:1], 1024),
+            _grpcq_stream(200_000),
         ),
         storages=(
             _storage(1_000_000, 100, "1 M × 100 B"),
@@ -261,6 +289,8 @@ def quick_plan(seconds: float, repeats: int) -> Plan:
             _drain_busy(1_000_000),
             _sspq_publish(100),
             _sspq_round_trips(10_000),
+            _grpcq_publish(("grpcq", "grpcq-unary")),
+            _grpcq_stream(100_000),
         ),
         storages=(_storage(1_000_000, 100, "1 M × 100 B"),),
         seconds=seconds,

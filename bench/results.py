@@ -16,6 +16,8 @@ NOT_DURABLE_GOAL = 2.5e6
 PUBLISH_GOAL = 3e6
 SSPQ_PUBLISH_GOAL = 0.3e6
 SSPQ_ROUND_TRIPS_GOAL = 8e3
+GRPCQ_PUBLISH_GOAL = 100e3
+GRPCQ_STREAM_GOAL = 50e3
 KIBIBYTE_MB_S_GOAL = 300
 PEER_RATIO_GOAL = 10
 LATENCY_RATIO_GOAL = 3
@@ -115,6 +117,8 @@ def _throughput(results: Results) -> list[Goal]:
         *_at_least(
             "SSPQ: round trips on one connection", results.value("sspq-round-trips", "sspq"), SSPQ_ROUND_TRIPS_GOAL
         ),
+        *_at_least("grpcq: batched publish", results.value("grpcq-publish-100", "grpcq"), GRPCQ_PUBLISH_GOAL),
+        *_at_least("grpcq: one stream with acks", results.value("grpcq-stream", "grpcq"), GRPCQ_STREAM_GOAL),
     ]
 
 
