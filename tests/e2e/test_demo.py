@@ -4,23 +4,52 @@ import re
 import subprocess
 import sys
 
+import pytest
 
-def test_the_demo_loses_nothing_and_says_so() -> None:
+NUMBER = r"([\d,]+)"
+
+
+def numbers(pattern: str, text: str) -> list[int]:
+    found = re.search(pattern.replace("#", NUMBER), text)
+    assert found, f"{pattern}\n{text}"
+    return [int(number.replace(",", "")) for number in found.groups()]
+
+
+@pytest.fixture(scope="module")
+def out() -> str:
     done = subprocess.run([sys.executable, "-m", "headrace", "demo"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"✓ [\d,]+ publishes were answered: 0 lost", done.stdout)
-    assert re.search(r"✓ [\d,]+ acks were answered before the kill, [\d,]+ in all: 0 came again", done.stdout)
-    assert re.search(r"kill -9 with [\d,]+ publishes unanswered", done.stdout)
-    assert "dead letter after 3 attempts" in done.stdout
-    assert "✗" not in done.stdout
-    sent, acked, recorded, dead, unstored = (
-        int(number.replace(",", ""))
-        for number in re.search(
-            r"([\d,]+) sent = ([\d,]+) acked \+ ([\d,]+) acked without an answer \+ ([\d,]+) dead "
-            r"\+ ([\d,]+) never stored",
-            done.stdout,
-        ).groups()  # type: ignore[union-attr]
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.xdist_group("demo")
+def test_the_demo_loses_nothing_and_says_so(out: str) -> None:
+    assert "✗" not in out
+    numbers("kill -9 with # publishes unanswered and # in flight", out)
+    confirmed, lost, _ = numbers("✓ # orders were confirmed to the shop: # lost, # credits", out)
+    assert confirmed > 500
+    assert lost == 0
+    assert numbers(r"cut off by the kill \(# stored\): # half done", out)[1] == 0
+    assert numbers("✓ # acks were confirmed before the kill, # in all: # came again", out)[2] == 0
+    sent, acked, unanswered, dead, unstored = numbers(
+        r"✓ # messages = # acked \+ # acked, unanswered \+ # dead \+ # never stored", out
     )
-    assert sent == acked + recorded + dead + unstored
-    assert sent > 1000
-    assert dead == 1
+    assert sent == acked + unanswered + dead + unstored
+    assert dead == 0, "it was redriven"
+
+
+@pytest.mark.xdist_group("demo")
+def test_every_order_is_at_every_station_once(out: str) -> None:
+    rows = [line.split("\t") for line in out.splitlines()]
+    begin = next(place for place, row in enumerate(rows) if row[0] == "every order was") + 1
+    stations = rows[begin : begin + 4]
+    assert [row[1] for row in stations] == ["grpcq", "fujin", "blipmq", "sspq"]
+    assert len({row[2] for row in stations}) == 1
+    assert {tuple(row[3:]) for row in stations} == {("0", "0")}
+    life = re.findall(r"[├╰╭]─[●○] (kill -9|\w+)", out)
+    assert life[:2] == ["published", "delivered"]
+    assert life.index("kill -9") < life.index("dead") < life.index("redriven")
+    assert life[-1] == "acked"
+    assert "published over fujin · delivered over blipmq · acked over blipmq" in out
+    assert "published over fujin · delivered over sspq · acked over sspq" in out
