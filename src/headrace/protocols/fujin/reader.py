@@ -1,5 +1,7 @@
 """A stream that reads one topic: pushed or fetched, settled by the delivery itself or by ACK and NACK."""
 
+from collections.abc import Iterator
+
 from headrace.kernels.fujin_reading import SETTLED_BIT, encode_messages, encode_results, scan_settles, settle_size
 from headrace.model.batch import Buffer
 from headrace.model.delivery import Portion
@@ -82,12 +84,13 @@ class Reader:
         if not portions and self._reference:
             self._replies.say(encode_reply(Response.FETCH, correlation_id(tag), NO_MESSAGES))
             return
-        self._replies.say(encode_fetched(correlation_id(tag), sum(portion.count for portion in portions)))
-        self._say(portions, 0)
+        head = encode_fetched(correlation_id(tag), sum(portion.count for portion in portions))
+        self._replies.mention(b"".join((head, *self._messages(portions, 0))))
 
     def pushed(self, portions: list[Portion]) -> None:
         """What has come for a push reader."""
-        self._say(portions, Response.MSG)
+        for data in self._messages(portions, Response.MSG):
+            self._replies.mention(data)
 
     def settled(self, tag: int, accepted: list[bool]) -> None:
         """What became of the deliveries of the ACKs or NACKs with this tag."""
@@ -102,22 +105,20 @@ class Reader:
         else:
             self._replies.say(b"".join(encode_reply(Response(run[0]), key, text_of(error)) for key in _ids_of(run)))
 
-    def _say(self, portions: list[Portion], code: int) -> None:
+    def _messages(self, portions: list[Portion], code: int) -> Iterator[bytes]:
         for portion in portions:
             batch = portion.batch
             held = portion.qos and batch.qos
             first = portion.first_delivery if held else portion.first_delivery | SETTLED_BIT
-            self._replies.say(
-                encode_messages(
-                    batch.buffer,
-                    batch.start,
-                    portion.index,
-                    portion.count,
-                    code,
-                    first,
-                    not self._auto_commit,
-                    self._reference,
-                )
+            yield encode_messages(
+                batch.buffer,
+                batch.start,
+                portion.index,
+                portion.count,
+                code,
+                first,
+                not self._auto_commit,
+                self._reference,
             )
 
     def _fetch(self, correlation: int, count: int) -> Request:

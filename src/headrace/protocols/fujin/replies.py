@@ -14,17 +14,21 @@ _ID_MASK = (1 << _CODE_AT) - 1
 
 
 class Replies:
-    """Bytes on their way out. Once the last word was said nothing more is."""
+    """Bytes on their way out. Behind the farewell only replies that were due before it are made."""
 
     def __init__(self) -> None:
         self._out: list[bytes] = []
         self._prepared: dict[int, bytes] = {}
         self._serial = 0
-        self._silent = False
+        self._parted = False
 
     def say(self, data: bytes) -> None:
         """Send now."""
-        if not self._silent:
+        self._out.append(data)
+
+    def mention(self, data: bytes) -> None:
+        """Send now what answers no command, unless the farewell is said."""
+        if not self._parted:
             self._out.append(data)
 
     def take(self) -> bytes:
@@ -52,7 +56,7 @@ class Replies:
     def passed(self, tag: int) -> None:
         """The turn has come."""
         self.say(self._prepared.pop(tag))
-        self._silent |= _response(tag) is Response.DISCONNECT
+        self._parted |= _response(tag) is Response.DISCONNECT
 
     def refusal(self, response: Response, correlation_id: int, error: BrokerError) -> Refuse:
         """Answer with an error once every earlier command is answered."""

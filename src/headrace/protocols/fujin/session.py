@@ -147,7 +147,7 @@ class FujinSession:
         self._reader.settled(tag, accepted)
 
     def fence_passed(self, tag: int) -> None:
-        """Everything before is answered; behind DISCONNECT nothing more is said."""
+        """Everything before is answered, or will be ahead of this."""
         self._replies.passed(tag)
 
     def data_to_send(self) -> bytes:
@@ -163,8 +163,7 @@ class FujinSession:
 
     def draining(self) -> None:
         """Ask the peer to disconnect."""
-        if self.state is not State.LEAVING:
-            self._replies.say(STOP)
+        self._replies.mention(STOP)
 
     @property
     def _writer(self) -> Writer:
