@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)         ## a broker, messages, a kill -9, a restart: see that nothing is lost
+demo: $(STAMP)         ## orders through four doors, a kill -9, a restart: see that nothing is lost
 	@$(BIN)/headrace demo
 
 serve: $(STAMP)        ## a broker in the foreground, for development

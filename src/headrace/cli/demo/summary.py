@@ -24,8 +24,8 @@ STATIONS = (
 )
 NEXT = (
     ("headrace serve --dev", "a broker of your own"),
-    ("headrace consume greetings -p fujin", "in a second terminal"),
-    ("headrace publish greetings hello -p grpcq", "in a third: in by one door, out by another"),
+    ("headrace consume greetings -p grpcq", "in a second terminal"),
+    ("headrace publish greetings hello -p fujin", "in a third: in by one door, out by another"),
     ("headrace trace 0 · headrace doctor · headrace --help", "its life, your machine, what else"),
 )
 
