@@ -17,6 +17,7 @@ from headrace.kernels import load_source
 from headrace.kernels.grpcq_envelope import Reason
 from headrace.model.batch import Batch
 from headrace.model.errors import BrokerError
+from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.protocols.grpcq.client import GrpcqClient, Refused
 from headrace.protocols.grpcq.envelope import PAYLOAD_MAX, check_message, check_queue, decode
 from headrace.protocols.grpcq.grpcq_pb2 import Message
@@ -135,7 +136,7 @@ def test_no_prefix_of_it_is_judged_by_what_follows(vector: Envelope) -> None:
 @pytest.mark.parametrize("vector", ACCEPTED, ids=lambda vector: vector.name)
 def test_it_is_stored_as_it_was_sent(vector: Envelope) -> None:
     publishing = Publishing.read(call(GOOD, vector.data), PAYLOAD_MAX)
-    batch = Batch(publishing.batch(now=NOW, entropy=bytes(publishing.entropy_size)), 0, 0)
+    batch = Batch(publishing.record(now=NOW, entropy=bytes(publishing.entropy_size)), RECORD_HEADER_SIZE, 0)
     matches(vector, batch.value(1))
     assert batch.message(1).message_id == Message.FromString(batch.value(1)).message_id
 

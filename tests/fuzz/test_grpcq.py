@@ -20,6 +20,7 @@ from headrace.kernels.grpcq_envelope import ACTION_HEADER, ORIGINATOR_HEADER, RE
 from headrace.model.batch import Batch
 from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError
+from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.protocols.grpcq.deliveries import encoded
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 from headrace.protocols.grpcq.publishing import Publishing, varint
@@ -142,8 +143,8 @@ def reason_by_protobuf(data: bytes) -> set[Reason]:
 def check_stored(data: bytes, call: bytes) -> None:
     """What is stored begins with what was sent, byte for byte, and says the same."""
     publishing = Publishing.read(call, PAYLOAD_MAX)
-    part = publishing.batch(now=NOW, entropy=os.urandom(publishing.entropy_size), max_attempts=3)
-    stored = Batch(part, 0, 7).message(0)
+    record = publishing.record(now=NOW, entropy=os.urandom(publishing.entropy_size), max_attempts=3)
+    stored = Batch(record, RECORD_HEADER_SIZE, 7).message(0)
     assert stored.value.startswith(data)
     sent, kept = Message.FromString(data), Message.FromString(stored.value)
     assert kept.message_id == stored.message_id == (sent.message_id or kept.message_id) != ""
@@ -156,7 +157,9 @@ def check_stored(data: bytes, call: bytes) -> None:
     assert headers[: len(expected)] == expected
     told = {(key.decode(), value) for key, value in headers[len(expected) :]}
     assert sent.metadata.items() <= told, "an entry with unknown fields is none to this decoder"
-    (delivery,) = ConsumeResponse.FromString(encoded(1, [Portion(Batch(part, 0, 7), 0, 1, 5, 2)])).deliveries
+    (delivery,) = ConsumeResponse.FromString(
+        encoded(1, [Portion(Batch(record, RECORD_HEADER_SIZE, 7), 0, 1, 5, 2)])
+    ).deliveries
     assert (delivery.message, delivery.attempt, delivery.offset) == (stored.value, 2, 7)
 
 
@@ -208,7 +211,9 @@ def test_broken_calls_are_refused_whole(shard: int) -> None:
             continue  # an earlier queue that is not UTF-8; the last one counts
         assert (publishing.queue, publishing.count) == (asked.queue, len(asked.messages))
         batch = (
-            Batch(publishing.batch(now=NOW, entropy=bytes(publishing.entropy_size)), 0, 0) if asked.messages else None
+            Batch(publishing.record(now=NOW, entropy=bytes(publishing.entropy_size)), RECORD_HEADER_SIZE, 0)
+            if asked.messages
+            else None
         )
         for index, data in enumerate(asked.messages):
             assert batch is not None
@@ -221,16 +226,26 @@ def test_kernels_agree_on_deliveries_and_receipts(shard: int) -> None:
     for _ in range(3000):
         messages = [Message(topic="a", action="b", payload=chance.randbytes(chance.randrange(300))) for _ in range(3)]
         publishing = Publishing.read(request(*(m.SerializeToString() for m in messages)), 300)
-        part = publishing.batch(now=NOW, entropy=chance.randbytes(publishing.entropy_size))
+        record = publishing.record(now=NOW, entropy=chance.randbytes(publishing.entropy_size))
         base, delivery = chance.choice((0, 1, 127, 128, 2**40, 2**63)), chance.choice((1, 2**32, 2**64 - 4))
         wrapping = chance.choice(((b"", b""), (b"\x0a\x04sspq", b"\x30\x01")))
         subscription = chance.choice((0, 1, 2**32 - 1))
-        asked = (part, 0, chance.randrange(3), 1, base, subscription, delivery, chance.choice((1, 200)), *wrapping)
+        asked = (
+            record,
+            RECORD_HEADER_SIZE,
+            chance.randrange(3),
+            1,
+            base,
+            subscription,
+            delivery,
+            chance.choice((1, 200)),
+            *wrapping,
+        )
         made = [module.encode_deliveries(*asked) for module in (IMPORTED[1], INTERPRETED[1])]
         assert made[0] == made[1]
         (found,) = ConsumeResponse.FromString(made[0]).deliveries
         assert found.offset == base + asked[2]
-        value = Batch(part, 0, base).value(asked[2])
+        value = Batch(record, RECORD_HEADER_SIZE, base).value(asked[2])
         assert found.message == value or Message.FromString(found.message).payload == value
         ids = [(chance.randrange(2), chance.randrange(2), chance.randrange(4)) for _ in range(chance.randrange(8))]
         receipts = b"".join(RECEIPT.pack(*each) for each in ids)

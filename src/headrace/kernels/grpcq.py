@@ -128,7 +128,7 @@ def _walk(buf: Buffer, at: int, end: int) -> Fields:
 
 def _next_field(fields: Fields) -> bool:
     """Pass one field; whether it was one."""
-    if not _varint(fields) or fields.value > 0xFFFFFFFF or fields.value < 8:
+    if not _varint(fields) or fields.value >> 32 or fields.value < 8:
         return False
     fields.number = fields.value >> 3
     fields.kind = fields.value & 7
@@ -163,7 +163,7 @@ def _varint(fields: Fields) -> bool:
         word |= (byte & 0x7F) << shift
         if byte < 0x80:
             fields.at = at
-            fields.value = word & 0xFFFFFFFFFFFFFFFF
+            fields.value = word if cython.compiled else word & 0xFFFFFFFFFFFFFFFF
             return True
         shift += 7
     return False

@@ -12,17 +12,26 @@ cdef class Output:
 
 @cython.locals(
     data="const unsigned char*", topic_size=Py_ssize_t, ends_at=Py_ssize_t, values_at=Py_ssize_t, first=Py_ssize_t,
-    last=Py_ssize_t, output=Output, receipt=bytes,
-    i=Py_ssize_t,
+    last=Py_ssize_t, output=Output, receipt=bytes, framing=Py_ssize_t, size=Py_ssize_t, i=Py_ssize_t,
 )
 cpdef bytes encode_deliveries(
     const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t index, Py_ssize_t count, unsigned long long base,
     unsigned int subscription, unsigned long long delivery, unsigned int attempt, bytes prefix, bytes suffix
 )
 
-@cython.locals(
-    prefix_size=Py_ssize_t, digits=bytes, id_size=Py_ssize_t, message_size=Py_ssize_t, body_size=Py_ssize_t
-)
+cdef Py_ssize_t _message_size(Py_ssize_t size, Py_ssize_t framing, unsigned long long offset) noexcept
+
+@cython.locals(size=Py_ssize_t)
+cdef Py_ssize_t _body_size(
+    Py_ssize_t message_size, unsigned long long offset, Py_ssize_t receipt_size, unsigned int attempt
+) noexcept
+
+@cython.locals(body_size=Py_ssize_t)
+cdef Py_ssize_t _delivery_size(
+    Py_ssize_t size, Py_ssize_t framing, unsigned long long offset, Py_ssize_t receipt_size, unsigned int attempt
+) noexcept
+
+@cython.locals(prefix_size=Py_ssize_t, message_size=Py_ssize_t, body_size=Py_ssize_t)
 cdef int _put_delivery(
     Output output, const unsigned char* data, Py_ssize_t at, Py_ssize_t size, unsigned long long offset, bytes receipt,
     unsigned long long delivery, unsigned int attempt, bytes prefix, bytes suffix
@@ -35,15 +44,18 @@ cdef int _put_delivery(
 )
 cpdef list group_receipts(bytes receipts)
 
-@cython.locals(view="unsigned char[::1]", output=Output)
-cdef Output _output(written)
-
 cdef void _bytes(Output output, const unsigned char* data, Py_ssize_t at, Py_ssize_t size) noexcept
 
 cdef void _number(Output output, unsigned long long number) noexcept
 
 @cython.locals(size=Py_ssize_t)
 cdef Py_ssize_t _number_size(unsigned long long number) noexcept
+
+@cython.locals(size=Py_ssize_t)
+cdef Py_ssize_t _digits(unsigned long long number) noexcept
+
+@cython.locals(size=Py_ssize_t, place=Py_ssize_t)
+cdef void _decimal(Output output, unsigned long long number) noexcept
 
 @cython.locals(shift=int)
 cdef void _u64_out(Output output, unsigned long long number) noexcept

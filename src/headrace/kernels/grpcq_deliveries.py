@@ -15,6 +15,10 @@ from headrace.kernels.grpcq_envelope import RECEIPT
 from headrace.model.batch import HEADER_SIZE, Buffer
 
 if cython.compiled:
+    from cython.cimports.cpython.bytes import (  # type: ignore[import-untyped]
+        PyBytes_AS_STRING,
+        PyBytes_FromStringAndSize,
+    )
     from cython.cimports.libc.string import memcpy  # type: ignore[import-untyped]
 
 Pointer = Any
@@ -57,9 +61,17 @@ def encode_deliveries(
     first = _u32(data, ends_at + 4 * index)
     last = _u32(data, ends_at + 4 * (index + count))
     assert values_at + last <= len(buffer)
-    written = bytearray(last - first + count * (104 + len(prefix) + len(suffix)))
-    output = _output(written)
     receipt = RECEIPT.pack(subscription, attempt, delivery) if subscription else b""
+    framing = len(prefix) + len(suffix)
+    size = 0
+    for i in range(count):
+        last = _u32(data, ends_at + 4 * (index + i + 1))
+        size += _delivery_size(last - first, framing, base + index + i, len(receipt), attempt)
+        first = last
+    first = _u32(data, ends_at + 4 * index)
+    written: Any = PyBytes_FromStringAndSize(cython.NULL, size) if cython.compiled else bytearray(size)
+    output = Output()
+    output.out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(written)) if cython.compiled else written
     for i in range(count):
         last = _u32(data, ends_at + 4 * (index + i + 1))
         _put_delivery(
@@ -67,8 +79,25 @@ def encode_deliveries(
             prefix, suffix,
         )  # fmt: skip
         first = last
-    del written[output.at :]
+    assert output.at == size
     return bytes(written)
+
+
+def _message_size(size: int, framing: int, offset: int) -> int:
+    """The size of the envelope a value of this size goes out in; `framing` is 0 for one that is an envelope."""
+    if not framing:
+        return size
+    return framing + 1 + _number_size(size) + size + 2 + _OFFSET_ID_SIZE + _digits(offset)
+
+
+def _body_size(message_size: int, offset: int, receipt_size: int, attempt: int) -> int:
+    size = 1 + _number_size(message_size) + message_size + 2 + _number_size(attempt) + _number_size(offset)
+    return size + 2 + receipt_size if receipt_size else size
+
+
+def _delivery_size(size: int, framing: int, offset: int, receipt_size: int, attempt: int) -> int:
+    body_size = _body_size(_message_size(size, framing, offset), offset, receipt_size, attempt)
+    return 1 + _number_size(body_size) + body_size
 
 
 def _put_delivery(
@@ -76,14 +105,8 @@ def _put_delivery(
     prefix: bytes, suffix: bytes,
 ) -> None:  # fmt: skip
     prefix_size = len(prefix)
-    digits = b"%d" % offset if prefix_size else b""
-    id_size = _OFFSET_ID_SIZE + len(digits)
-    message_size = size
-    if prefix_size:
-        message_size += prefix_size + 1 + _number_size(size) + 2 + id_size + len(suffix)
-    body_size = 1 + _number_size(message_size) + message_size + 2 + _number_size(attempt) + _number_size(offset)
-    if receipt:
-        body_size += 2 + _RECEIPT_SIZE
+    message_size = _message_size(size, prefix_size + len(suffix), offset)
+    body_size = _body_size(message_size, offset, len(receipt), attempt)
     _number(output, _DELIVERY_TAG)
     _number(output, body_size)
     _number(output, _MESSAGE_TAG)
@@ -95,9 +118,9 @@ def _put_delivery(
     _bytes(output, data, at, size)
     if prefix_size:
         _number(output, _ID_TAG)
-        _number(output, id_size)
+        _number(output, _OFFSET_ID_SIZE + _digits(offset))
         _bytes(output, _OFFSET_ID, 0, _OFFSET_ID_SIZE)
-        _bytes(output, digits, 0, len(digits))
+        _decimal(output, offset)
         _bytes(output, suffix, 0, len(suffix))
     if receipt:
         _number(output, _RECEIPT_TAG)
@@ -134,16 +157,6 @@ def group_receipts(receipts: bytes) -> list[tuple[int, int, int, int]]:
     return groups
 
 
-def _output(written: Any) -> Output:
-    output = Output()
-    if cython.compiled:
-        view = written
-        output.out = cython.address(view[0])
-    else:
-        output.out = written
-    return output
-
-
 def _bytes(output: Output, data: Pointer, at: int, size: int) -> None:
     if cython.compiled:
         memcpy(output.out + output.at, data + at, size)
@@ -168,6 +181,22 @@ def _number_size(number: int) -> int:
         number >>= 7
         size += 1
     return size
+
+
+def _digits(number: int) -> int:
+    size = 1
+    while number > 9:
+        number //= 10
+        size += 1
+    return size
+
+
+def _decimal(output: Output, number: int) -> None:
+    size = _digits(number)
+    for place in range(size):
+        output.out[output.at + size - 1 - place] = 48 + number % 10
+        number //= 10
+    output.at += size
 
 
 def _u64_out(output: Output, number: int) -> None:

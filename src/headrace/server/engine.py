@@ -136,9 +136,15 @@ class Engine:
 
         Raises BrokerError(STORAGE) when the log refused them.
         """
+        await self.publish_record(topic, bytearray(ROOM + payload), count)
+
+    async def publish_record(self, topic: str, record: bytearray, count: int) -> None:
+        """Append a record, with free bytes before its parts as in a Publish, and return when it is durable.
+
+        Raises BrokerError(STORAGE) when the log refused it.
+        """
         waiter = _Waiter(self)
-        ticket = self.publish(Publish(topic, 1, count, bytearray(ROOM + payload), b""), waiter)
-        await waiter.until(ticket)
+        await waiter.until(self.publish(Publish(topic, 1, count, record, b""), waiter))
 
     async def recorded(self) -> None:
         """Append what the broker recorded since the last call and return when it is durable."""

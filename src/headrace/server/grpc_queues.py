@@ -77,12 +77,12 @@ class Queues:
         if not publishing.count:
             return
         async with self._budget.spend(len(request)):
-            part = publishing.batch(
+            record = publishing.record(
                 now=self.engine.clock.now(),
                 entropy=os.urandom(publishing.entropy_size),
                 max_attempts=self.settings.attempts(queue),
             )
-            await self.engine.publish_durably(queue, part, publishing.count)
+            await self.engine.publish_record(queue, record, publishing.count)
 
     async def join(self, identity: Identity, queue: str) -> Reader:
         """A consumer of the subscription all grpcq consumers of the queue share.

@@ -4,6 +4,7 @@ from headrace.kernels.grpcq import Scan, fill_part, scan_publish
 from headrace.kernels.grpcq_envelope import UUID_SIZE, Reason
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Column, Protocol, padded
 from headrace.model.errors import BrokerError, Code
+from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.protocols.grpcq.envelope import check_queue, payload_too_large, refusal
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 
@@ -46,30 +47,33 @@ class Publishing:
 
     @property
     def entropy_size(self) -> int:
-        """How many random bytes `batch` needs to make up for missing ids."""
+        """How many random bytes `record` needs to make up for missing ids."""
         return UUID_ENTROPY * self._scan.ids_missing
 
-    def batch(self, *, now: int, entropy: bytes, max_attempts: int = 0) -> bytes:
-        """The part that stores the messages, ids and timestamps filled in where they are missing.
+    def record(self, *, now: int, entropy: bytes, max_attempts: int = 0) -> bytearray:
+        """The batch that stores the messages, with RECORD_HEADER_SIZE free bytes before it, as a Publish has it.
 
-        The value of a message is its envelope; the columns beside it hold what other doors understand of it: its id,
-        and as headers its topic, action, originator and metadata.
+        Ids and timestamps are filled in where they are missing. The value of a message is its envelope; the columns
+        beside it hold what other doors understand of it: its id, and as headers its topic, action, originator and
+        metadata.
         """
         scan, topic = self._scan, self._scan.queue
         stamp = _TIMESTAMP_TAG + varint(now // 1000)
         values_size = scan.values_size + len(stamp) * scan.stamps_missing
         ends_size = padded(4 * (scan.count + 1))
-        values_at = HEADER_SIZE + padded(len(topic))
+        topic_at = RECORD_HEADER_SIZE + HEADER_SIZE
+        values_at = topic_at + padded(len(topic))
         headers_at = values_at + ends_size + padded(values_size)
         ids_at = headers_at + ends_size + padded(scan.headers_size)
-        part = bytearray(ids_at + ends_size + padded(scan.ids_size))
-        part[:HEADER_SIZE] = HEADER.pack(
-            len(part), PART_BATCH, Protocol.GRPCQ, 1, Column.HEADERS | Column.MESSAGE_ID, scan.count, len(topic),
-            max_attempts, now, 0, 0, values_size, 0,
+        record = bytearray(ids_at + ends_size + padded(scan.ids_size))
+        HEADER.pack_into(
+            record, RECORD_HEADER_SIZE,
+            len(record) - RECORD_HEADER_SIZE, PART_BATCH, Protocol.GRPCQ, 1, Column.HEADERS | Column.MESSAGE_ID,
+            scan.count, len(topic), max_attempts, now, 0, 0, values_size, 0,
         )  # fmt: skip
-        part[HEADER_SIZE : HEADER_SIZE + len(topic)] = topic
-        fill_part(self._request, scan, part, values_at, headers_at, ids_at, stamp, uuids(entropy))
-        return bytes(part)
+        record[topic_at : topic_at + len(topic)] = topic
+        fill_part(self._request, scan, record, values_at, headers_at, ids_at, stamp, uuids(entropy))
+        return record
 
 
 def varint(number: int) -> bytes:
@@ -84,6 +88,8 @@ def varint(number: int) -> bytes:
 
 def uuids(entropy: bytes) -> bytes:
     """A random UUID (version 4) for each 16 bytes, as text, back to back."""
+    if not entropy:
+        return b""
     raw = bytearray(entropy)
     raw[6::16] = raw[6::16].translate(_VERSION)
     raw[8::16] = raw[8::16].translate(_VARIANT)

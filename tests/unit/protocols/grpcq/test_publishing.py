@@ -7,6 +7,7 @@ import pytest
 from headrace.kernels.grpcq_envelope import Reason
 from headrace.model.batch import Batch, Column, Protocol
 from headrace.model.errors import BrokerError, Code
+from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.protocols.grpcq.envelope import check_message, check_queue, check_source, refusal
 from headrace.protocols.grpcq.errors import STATUS
 from headrace.protocols.grpcq.grpcq_pb2 import Message
@@ -24,7 +25,8 @@ def call(*messages: Message | bytes, queue: str = "orders") -> bytes:
 def stored(*messages: Message | bytes, max_attempts: int = 0) -> Batch:
     publishing = Publishing.read(call(*messages), 1000)
     entropy = bytes(range(16)) * (publishing.entropy_size // 16)
-    return Batch(publishing.batch(now=NOW, entropy=entropy, max_attempts=max_attempts), 0, 5)
+    record = publishing.record(now=NOW, entropy=entropy, max_attempts=max_attempts)
+    return Batch(record, RECORD_HEADER_SIZE, 5)
 
 
 def test_a_batch_says_where_and_when_and_by_which_door() -> None:
@@ -32,7 +34,7 @@ def test_a_batch_says_where_and_when_and_by_which_door() -> None:
     assert (batch.topic, batch.count, batch.qos, batch.protocol) == ("orders", 1, 1, Protocol.GRPCQ)
     assert (batch.timestamp_us, batch.max_attempts) == (NOW, 7)
     assert batch.columns == Column.HEADERS | Column.MESSAGE_ID
-    assert batch.size == len(batch.buffer)
+    assert batch.size == len(batch.buffer) - RECORD_HEADER_SIZE
     assert batch.size % 8 == 0
 
 
