@@ -130,10 +130,16 @@ class QuicPeer:
             case Verdict.PING:
                 if self._ping is not None:
                     self._ping.finish()
-                self._ping = _Ping(self.link, self._pinger)
+                self._ping = _Ping(self.link, self._answered)
             case Verdict.GIVE_UP:
                 self._give_up(CLOSED_SILENT, "no answer to a ping")
                 return
+        self._timer = self._loop.call_at(self._pinger.next_at, self._tick)
+
+    def _answered(self) -> None:
+        assert self._pinger is not None
+        self._pinger.answered()
+        self._timer.cancel()
         self._timer = self._loop.call_at(self._pinger.next_at, self._tick)
 
     def _give_up(self, code: int, cause: str) -> None:
@@ -144,10 +150,10 @@ class QuicPeer:
 class _Ping:
     """One ping on a stream of its own: `0b` and the end there, `0b` or just the end back."""
 
-    __slots__ = ("_ended", "_pinger", "_stream")
+    __slots__ = ("_answered", "_ended", "_stream")
 
-    def __init__(self, link: Link, pinger: Pinger) -> None:
-        self._pinger = pinger
+    def __init__(self, link: Link, answered: Callable[[], None]) -> None:
+        self._answered = answered
         self._ended = False
         self._stream = link.open(self)
         self._stream.write(PING)
@@ -157,7 +163,7 @@ class _Ping:
         """The answer."""
         self._ended = ended
         if data == PING or (ended and not data):
-            self._pinger.answered()
+            self._answered()
 
     def relieved(self) -> None:
         """Nothing more is ever written."""

@@ -97,8 +97,8 @@ class StreamDoor:
         self._loop.call_soon(self._leave, "")
 
     def proceed(self) -> None:
-        """Present the rest again."""
-        if not self._done and (self._stalled or self._chunks or self._ended):
+        """Present the rest again, if there may be something in it."""
+        if not self._done and (self._stalled or self._ended or self.unfinished >= self._wanted):
             self._present()
 
     def drain(self) -> None:
