@@ -243,6 +243,11 @@ class Broker:
 
     # What comes out
 
+    @property
+    def recorded(self) -> int:
+        """How many events there were so far, drained or not."""
+        return self._journal.recorded
+
     def drain(self) -> list[bytes]:
         """The payloads to append to the log, in order: each the parts of one record."""
         return self._journal.drain()

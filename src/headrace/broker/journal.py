@@ -9,11 +9,12 @@ from headrace.model.events import Event, EventPart, Range
 
 
 class Journal:
-    """Gathers events into as few parts and records as their order allows."""
+    """Gathers events into as few parts and records as their order allows. `recorded` counts them."""
 
-    __slots__ = ("_acked", "_entries", "_last", "_payloads")
+    __slots__ = ("_acked", "_entries", "_last", "_payloads", "recorded")
 
     def __init__(self) -> None:
+        self.recorded = 0
         self._payloads: list[bytes] = []
         self._entries: list[EventPart] = []
         self._last: dict[int, tuple[EventPart, list[Range]]] = {}
@@ -21,6 +22,7 @@ class Journal:
 
     def record(self, event: Event, subscription: int, now: int, item: Range, reason: str = "") -> None:
         """Something happened to these messages, other than an ack."""
+        self.recorded += 1
         last = self._last.get(subscription)
         if last is not None:
             part, ranges = last
@@ -34,6 +36,7 @@ class Journal:
 
     def acked(self, subscription: int, now: int, ranges: list[Range]) -> None:
         """These messages are done."""
+        self.recorded += 1
         known = self._acked.get(subscription)
         if known is not None:
             known[1].extend(ranges)
@@ -42,6 +45,7 @@ class Journal:
 
     def subscription(self, event: Event, subscription: int, now: int, reason: str = "", detail: bytes = b"") -> None:
         """A subscription came or went."""
+        self.recorded += 1
         acked = self._acked.pop(subscription, None)
         if acked is not None:
             self._entries.append(EventPart(Event.ACKED, acked[0], subscription, acked[1]))
@@ -50,6 +54,7 @@ class Journal:
 
     def dead(self, subscription: int, now: int, item: Range, reason: str, copy: bytes) -> None:
         """These messages were given up; `copy` is the batch of their dead letters, true together with the event."""
+        self.recorded += 1
         self._close()
         self._payloads.append(copy + EventPart(Event.DEAD, now, subscription, (item,), reason).encode())
 

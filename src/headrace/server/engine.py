@@ -23,6 +23,7 @@ from headrace.server.snapshots import Snapshots
 
 RETRY_S = 0.1
 EVENTS_WAIT_S = 0.005
+EVENTS_GATHERED_MAX = 64
 ROOM = bytes(RECORD_HEADER_SIZE)
 
 
@@ -61,6 +62,8 @@ class Engine:
         self.durable_seconds = Histogram()
         self._snapshots = snapshots
         self._ticket = 0
+        self._recorded = 0
+        self._gathered = 0
         self._unsettled: list[tuple[Publish, Sender]] = []
         self._flushing: list[tuple[Publish, Sender]] = []
         self._flush_ticket = 0
@@ -78,6 +81,7 @@ class Engine:
         self._timer_us = 0
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
+        self._arm_timer()
 
     def publish(self, request: Publish, sender: Sender) -> int:
         """Append a batch; its ticket. `sender` hears of it should the log refuse it."""
@@ -90,24 +94,35 @@ class Engine:
         return self._ticket
 
     def journal(self) -> int:
-        """Append what the broker recorded since the last call; the ticket of the last event, 0 if there was none.
+        """Have what the broker recorded since the last call appended; the ticket of the last event, 0 without one.
 
-        Events nobody waits for are in no hurry: they go with the next publish, or a moment later by themselves.
+        Events nobody waits for are in no hurry: those of several calls are gathered, become one record when the next
+        flush begins, and are flushed with the next publish or a moment later by themselves.
         """
-        ticket = self._append_events()
+        ticket = self._gather_events()
         self._call_waiting()
         return ticket
 
-    def _append_events(self) -> int:
-        payloads = self.broker.drain()
-        if not payloads:
+    def _gather_events(self) -> int:
+        if self.broker.recorded == self._recorded:
             return 0
+        self._recorded = self.broker.recorded
+        self._arm_timer()
+        self._await_events()
+        self._gathered += 1
+        if self._gathered < EVENTS_GATHERED_MAX:
+            return self._ticket + 1
+        self._append_events()
+        return self._ticket
+
+    def _append_events(self) -> None:
+        """Append what was gathered: before every flush, and before the state is written down that it led to."""
+        self._gathered = 0
+        self._recorded = self.broker.recorded
+        payloads = self.broker.drain()
         for payload in payloads:
             self.log.append(bytearray(ROOM + payload), refusable=False)
-        self._arm_timer()
-        self._ticket += 1
-        self._await_events()
-        return self._ticket
+        self._ticket += bool(payloads)
 
     def _call_waiting(self) -> None:
         """Call the consumers the broker has something for, those called by what they do included."""
@@ -128,7 +143,7 @@ class Engine:
     def when_settled(self, sender: Sender) -> None:
         """Call `sender.settled()` once, when a watermark moves next, and see to it that one does."""
         self._waiting[sender] = None
-        if self._ticket > self._flush_ticket:
+        if self._gathered or self._ticket > self._flush_ticket:
             self._kick()
 
     async def publish_durably(self, topic: str, payload: bytes, count: int) -> None:
@@ -200,6 +215,7 @@ class Engine:
         job: Job | None = None
         if self._urgent or self.log.failing is not None:
             self._urgent = False
+            self._append_events()
             job = self.log.begin_flush(self.clock.now(), sync=self._snapshots.waiting)
         if job is not None:
             self._flushing, self._unsettled = self._unsettled, []
@@ -211,7 +227,7 @@ class Engine:
             self._committer.submit(job)
             return
         self._busy = False
-        if self.log.pending_bytes:
+        if self.log.pending_bytes or self._gathered:
             self._await_events()
         else:
             self._idle.set()
@@ -219,6 +235,7 @@ class Engine:
 
     def _chore(self) -> Job | None:
         """Work for the committer that can wait for a quiet moment, but not for ever."""
+        self._append_events()
         return self._chores.popleft() if self._chores else self._snapshots.due(self.log, self.broker)
 
     def _job_done(self, job: Job, seconds: float) -> None:
