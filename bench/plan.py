@@ -42,6 +42,7 @@ class Scenario:
     rate: int = 0
     backlog: int = 0
     publishing: bool = False
+    spin: bool = False
     repeats: int = 0
     seconds_factor: float = 1.0
 
@@ -65,7 +66,7 @@ class Scenario:
         if self.rate:
             given["rate"] = self.rate
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        return [*words, "--publishing"] if self.publishing else words
+        return words + ["--publishing"] * self.publishing + ["--spin"] * self.spin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +205,7 @@ def _sspq_round_trips(backlog: int) -> Scenario:
         figure=Figure.DELIVERED,
         variants=SSPQ,
         backlog=backlog,
+        spin=True,
         repeats=SECONDARY_REPEATS,
     )
 

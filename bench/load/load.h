@@ -80,6 +80,7 @@ struct options {
     unsigned batch;    /* messages a consumer asks for at once */
     unsigned poll_us;  /* pause after an empty answer */
     bool publishing;   /* keep publishing while the backlog drains */
+    bool spin;         /* consumers never sleep: waking up can take longer than the broker does */
 };
 
 /* A batch of messages built once: only numbers and times are patched before each send. */

@@ -175,12 +175,12 @@ static void *consume_all(void *argument)
 {
     struct consumer *consumers = argument;
     struct pollfd waiting[CONSUMERS_MAX] = {0};
-    const struct timespec pause = {.tv_nsec = options.poll_us * 1000L};
+    const struct timespec pause = {.tv_nsec = options.poll_us * 1000L}, none = {0};
 
     for (unsigned i = 0; i < options.fanout; i++)
         waiting[i].fd = consumers[i].conn.fd;
     while (!ask_all(consumers, waiting)) {
-        if (ppoll(waiting, options.fanout, &pause, NULL) < 0 && errno != EINTR)
+        if (ppoll(waiting, options.fanout, options.spin ? &none : &pause, NULL) < 0 && errno != EINTR)
             die("poll: %s", strerror(errno));
         for (unsigned i = 0; i < options.fanout; i++)
             if (waiting[i].revents && conn_read(&consumers[i].conn)) {
@@ -299,14 +299,14 @@ static uint64_t number(const char *name, const char *text, uint64_t least, uint6
 static void parse(int argc, char **argv)
 {
     enum { TARGET = 1, SCENARIO, HOST, PORT, KEY, SIZE, QOS, TOPICS, FANOUT, SECONDS, COUNT, RATE, BACKLOG, STORED, WINDOW,
-           LEAD, BATCH, POLL_US, PUBLISHING, METRICS_PORT };
+           LEAD, BATCH, POLL_US, PUBLISHING, METRICS_PORT, SPIN };
     static const struct option names[] = {
         {"target", 1, 0, TARGET}, {"scenario", 1, 0, SCENARIO}, {"host", 1, 0, HOST}, {"port", 1, 0, PORT},
         {"key", 1, 0, KEY}, {"size", 1, 0, SIZE}, {"qos", 1, 0, QOS}, {"topics", 1, 0, TOPICS},
         {"fanout", 1, 0, FANOUT}, {"seconds", 1, 0, SECONDS}, {"count", 1, 0, COUNT}, {"rate", 1, 0, RATE},
         {"backlog", 1, 0, BACKLOG}, {"stored", 1, 0, STORED}, {"window", 1, 0, WINDOW}, {"lead", 1, 0, LEAD},
         {"batch", 1, 0, BATCH}, {"poll-us", 1, 0, POLL_US}, {"publishing", 0, 0, PUBLISHING},
-        {"metrics-port", 1, 0, METRICS_PORT}, {0, 0, 0, 0},
+        {"metrics-port", 1, 0, METRICS_PORT}, {"spin", 0, 0, SPIN}, {0, 0, 0, 0},
     };
     struct options *o = &options;
     for (int which, index; (which = getopt_long(argc, argv, "", names, &index)) != -1;) {
@@ -331,6 +331,7 @@ static void parse(int argc, char **argv)
         case BATCH: o->batch = (unsigned)number(name, optarg, 1, 1 << 20); break;
         case POLL_US: o->poll_us = (unsigned)number(name, optarg, 1, 900000); break;
         case PUBLISHING: o->publishing = true; break;
+        case SPIN: o->spin = true; break;
         case METRICS_PORT: o->metrics_port = (int)number(name, optarg, 1, 65535); break;
         default: die("see the head of main.c for the scenarios and struct options for the settings");
         }

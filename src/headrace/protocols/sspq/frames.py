@@ -13,6 +13,7 @@ from headrace.model.errors import PeerProtocolError
 MAGIC = b"\x55\x99"
 HEAD = struct.Struct(">HBBI")
 HEAD_SIZE = HEAD.size
+KIND_AT = 2
 RETRIES_UNLIMITED = 255
 PAYLOAD_MAX = 512 * 1024 * 1024
 """The most a `max_payload` may allow: with its batch's header it must fit into one record of the log."""
@@ -44,15 +45,21 @@ def decode_head(data: Buffer, at: int, end: int, payload_max: int) -> Head | Non
 
     Raises PeerProtocolError for bytes that begin no packet, from the first of them on, and for a payload too large.
     """
-    start = bytes(data[at : min(end, at + len(MAGIC))])
-    if not MAGIC.startswith(start):
-        raise PeerProtocolError(f"a packet begins with {start.hex(' ')}, not with {MAGIC.hex(' ')}")
     if end - at < HEAD_SIZE:
+        start = bytes(data[at : min(end, at + len(MAGIC))])
+        if not MAGIC.startswith(start):
+            raise _no_packet(start)
         return None
-    _, kind, retries, size = HEAD.unpack_from(data, at)
+    magic, kind, retries, size = HEAD.unpack_from(data, at)
+    if magic != _MAGIC_WORD:
+        raise _no_packet(bytes(data[at : at + len(MAGIC)]))
     if size > payload_max:
         raise PeerProtocolError(f"a payload of {size} bytes is larger than {payload_max}")
     return Head(kind, retries, size)
+
+
+def _no_packet(start: bytes) -> PeerProtocolError:
+    return PeerProtocolError(f"a packet begins with {start.hex(' ')}, not with {MAGIC.hex(' ')}")
 
 
 def encode_packet(kind: int, retries: int = 0, payload: bytes = b"") -> bytes:

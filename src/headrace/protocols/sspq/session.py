@@ -15,9 +15,9 @@ from headrace.model.names import check_topic, dead_topic, is_own_topic
 from headrace.model.requests import FOREVER_US, Ack, Fetch, Request, Start, Subscribe
 from headrace.protocols.sspq.frames import (
     HEAD_SIZE,
+    KIND_AT,
     PAYLOAD_MAX,
     RETRIES_UNLIMITED,
-    Head,
     PacketType,
     decode_head,
     encode_no_receive,
@@ -76,7 +76,7 @@ class SspqSession:
         self._forced = AS_SENT if settings.force_retries is None else settings.force_retries
         self._subscriptions: dict[int, int] = {}
         self._refused: set[int] = set()
-        self._packet: Head | None = None
+        self._packet: int | None = None
         self._skip = 0
         self._asked: int | None = None
         self._held: Ack | None = None
@@ -98,30 +98,32 @@ class SspqSession:
         at, end = 0, len(data)
         while True:
             if self._packet is None:
-                at = self._scan(data, at, end, now, requests)
+                if end - at > KIND_AT and data[at + KIND_AT] == PacketType.SEND:
+                    at = self._scan(data, at, end, now, requests)
                 try:
                     head = decode_head(data, at, end, self._settings.max_payload)
                 except PeerProtocolError:
                     if requests:
                         break
                     raise
-                if head is None or self._join(head, requests) or head.kind == PacketType.SEND:
+                if head is None or self._join(head.kind, requests) or head.kind == PacketType.SEND:
                     break
-                self._packet, self._skip = head, head.size
+                self._packet, self._skip = head.kind, head.size
                 at += HEAD_SIZE
-            skipped = min(self._skip, end - at)
-            self._skip -= skipped
-            at += skipped
             if self._skip:
-                break
-            packet, self._packet = self._packet, None
-            if self._handle(packet.kind, requests):
+                skipped = min(self._skip, end - at)
+                self._skip -= skipped
+                at += skipped
+                if self._skip:
+                    break
+            kind, self._packet = self._packet, None
+            if self._handle(kind, requests):
                 break
         return at, requests
 
     def bytes_wanted(self, view: memoryview) -> int:
         """The size of the whole packet `view` begins with where it must be read at once, else of a head."""
-        if len(view) < HEAD_SIZE or view[2] != PacketType.SEND:
+        if len(view) < HEAD_SIZE or view[KIND_AT] != PacketType.SEND:
             return HEAD_SIZE
         return HEAD_SIZE + min(int.from_bytes(view[4:HEAD_SIZE]), self._settings.max_payload)
 
@@ -200,12 +202,12 @@ class SspqSession:
         requests += publishes
         return at
 
-    def _join(self, head: Head, requests: list[Request]) -> bool:
+    def _join(self, kind: int, requests: list[Request]) -> bool:
         """Ask for the queue this packet needs, if it is not there yet and was not refused.
 
         A SEND needs the queue too: what nobody has asked for yet must not look like what nobody wants.
         """
-        queue = DEAD if head.kind == PacketType.DEAD_RECEIVE and self._settings.dead_letter else QUEUE
+        queue = DEAD if kind == PacketType.DEAD_RECEIVE and self._settings.dead_letter else QUEUE
         if queue in self._subscriptions or queue in self._refused:
             return False
         topic = self._settings.topic
