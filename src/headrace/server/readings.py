@@ -5,7 +5,6 @@ Everything here is held by the conversation: no timer takes it back, its end doe
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 
@@ -165,7 +164,7 @@ class Readings:
 def settle_each(engine: Engine, request: Settle) -> list[bool]:
     """Settle deliveries of a shared subscription; which of them could be: all at once if they can, else one by one."""
     try:
-        _settle(engine, request, list(_ranges(request.deliveries)))
+        _settle(engine, request, _ranges(request.deliveries))
     except BrokerError:
         return [_settle_one(engine, request, delivery) for delivery in request.deliveries]
     return [True] * len(request.deliveries)
@@ -187,8 +186,11 @@ def _settle(engine: Engine, request: Settle, ranges: list[tuple[int, int]]) -> N
         engine.broker.ack(request.subscription, ranges, owner=SHARED_OWNER, now=now)
 
 
-def _ranges(deliveries: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Delivery ids as (first, count) of neighbours."""
-    for _, group in groupby(enumerate(deliveries), key=lambda pair: pair[1] - pair[0]):
-        run = [delivery for _, delivery in group]
-        yield run[0], len(run)
+def _ranges(deliveries: list[int]) -> list[tuple[int, int]]:
+    """Delivery ids as (first, count) of neighbours; all are, nearly always, and that is seen at once."""
+    count = len(deliveries)
+    if count and deliveries == list(range(deliveries[0], deliveries[0] + count)):
+        return [(deliveries[0], count)]
+    groups = groupby(enumerate(deliveries), key=lambda pair: pair[1] - pair[0])
+    runs = [[delivery for _, delivery in group] for _, group in groups]
+    return [(run[0], len(run)) for run in runs]
