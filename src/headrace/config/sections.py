@@ -177,7 +177,7 @@ class FujinSection(Section, frozen=True, kw_only=True):
     stop_timeout_s: Seconds = 15
     datagram_max: Annotated[int, Meta(ge=1200, le=65507)] = 1350
     fetch_wait_ms: UpToADayMs = 500
-    push_window: Annotated[int, Meta(ge=1, le=1 << 20)] = 1024
+    push_window: Annotated[int, Meta(ge=1, le=1 << 20)] = 4096
     message_max: Annotated[int, Meta(ge=1, le=256 << 20)] = 16 << 20
     headers_max: Annotated[int, Meta(ge=0, le=16 << 20)] = 64 << 10
     transaction_max: Annotated[int, Meta(ge=1, le=512 << 20)] = 16 << 20

@@ -33,7 +33,7 @@ class FujinSettings:
     dialect: Dialect = Dialect.DOCUMENT
     write_headers: WriteHeaders = WriteHeaders.AUTO
     fetch_wait_ms: int = 500
-    push_window: int = 1024
+    push_window: int = 4096
     message_size_max: int = 16 << 20
     headers_size_max: int = 64 << 10
     transaction_size_max: int = 16 << 20
