@@ -52,7 +52,7 @@ class Brokers:
     def of(self, talk: Talk) -> Served:
         if talk.needs not in self._running:
             settings = {f"SSPQ__{name.upper()}": text for name, text in settings_of(talk).items()}
-            started = served(self._paths.mktemp("sspq"), LISTEN__SSPQ="127.0.0.1:0", **settings)
+            started = served(self._paths.mktemp("sspq"), dev=True, LISTEN__SSPQ="127.0.0.1:0", **settings)
             self._running[talk.needs] = self._stack.enter_context(started)
         return self._running[talk.needs]
 
