@@ -124,11 +124,15 @@ class Broker:
         if sub is None or sub.owner != owner:
             return []
         sub.use(now)
+        was_blocked = sub.blocked
         portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed, ack_wait_us)
         if sub.timers:
             self._wakes.wake_by(sub.id, sub.timers[0][0])
-        if sub.waiters and sub.peek_ready() is not None:
-            self._waiting.call(sub, len(sub.ready))
+        if sub.waiters:
+            if was_blocked and not sub.blocked:
+                self._waiting.call(sub, len(sub.waiters))
+            elif sub.peek_ready() is not None:
+                self._waiting.call(sub, len(sub.ready))
         if consumer is not None:
             self._waiting.answer(sub, consumer)
             if portions:
@@ -240,6 +244,8 @@ class Broker:
         """
         for sub in self._subscriptions.values():
             self._dispatch.forget_before(sub, offset, now)
+            if sub.blocked and sub.waiters:
+                self._waiting.call(sub, len(sub.waiters))
 
     # What comes out
 
@@ -344,7 +350,7 @@ class Broker:
         """Something of the subscription is due again at some time, or has made room."""
         self._schedule(sub)
         if sub.waiters:
-            self._waiting.call(sub, len(sub.waiters) if sub.blocked else sub.unpark())
+            self._waiting.call(sub, len(sub.waiters) if sub.blocked else sub.unpark(sub.cursor))
 
     def _recover(self, sub: Subscription) -> None:
         """Make a recovered subscription claimable and have the first tick start its clock."""
@@ -370,8 +376,8 @@ class Broker:
             self.unsubscribe(sub.id, IDLE, now)
             return
         ready = self._dispatch.ripen(sub, now)
-        if sub.waiters and ready:
-            self._waiting.call(sub, ready)
+        if sub.waiters:
+            self._waiting.call(sub, len(sub.waiters) if sub.blocked else ready)
         self._schedule(sub)
 
     def _sweep(self, topic: Topic, now: int) -> None:

@@ -125,6 +125,8 @@ class Dispatch:
     def _take_next(self, sub: Subscription, order: Order) -> None:
         now = order.now
         room = self._inflight_max - sub.in_flight
+        if room <= 0 and not order.portions:
+            self._take_parked(sub, order)
         sub.blocked = room < order.limit
         if sub.blocked:
             order.limit = room
@@ -132,7 +134,7 @@ class Dispatch:
             batch = sub.batch
             if batch is None or sub.batch_expires <= now:
                 batch = self._seek(sub, now)
-            if sub.parked and sub.unpark():
+            if sub.parked and sub.unpark(sub.cursor):
                 self._take_ready(sub, order)
                 continue
             if batch is None:
@@ -148,8 +150,16 @@ class Dispatch:
             else:
                 sub.skip(first, count, Event.DELIVERED)
                 self._journal.record(Event.DELIVERED, sub.id, now, Range(first, count, 1), AT_MOST_ONCE)
+        if sub.in_flight >= self._inflight_max:
+            sub.blocked = True
         if sub.batch is not None:
             self._keep_warm(sub)
+
+    def _take_parked(self, sub: Subscription, order: Order) -> None:
+        """Do not wait for the cursor where it cannot move: what waits for it may be what fills all the room."""
+        tail = sub.next_tail()
+        if tail is not None and sub.unpark(tail):
+            self._take_ready(sub, order)
 
     def _seek(self, sub: Subscription, now: int) -> Batch | None:
         """Bring the cursor to the next message that may be delivered now, passing what may not."""
@@ -200,7 +210,7 @@ class Dispatch:
                     continue
                 if sub.definition.tail:
                     self.fail(sub, run, NOT_ACKNOWLEDGED, now)
-                    ready += sub.unpark()
+                    ready += sub.unpark(sub.cursor)
                     continue
             sub.ripen(run)
             ready += run.count

@@ -47,7 +47,7 @@ class Subscription:
     last_used   when somebody last took or settled, or when the time began to count after a restart
     untouched   whether it was recovered and nobody has used it since
     batch       the batch the cursor is inside of, while it is being read
-    blocked     whether the last take stopped at the in-flight limit
+    blocked     whether the last take stopped at the in-flight limit, or reached it
     """
 
     __slots__ = (
@@ -195,10 +195,10 @@ class Subscription:
         run.holder = None
         heappush(self.ready, (run.due, run.first, run))
 
-    def unpark(self) -> int:
-        """Make what waited for the cursor to come here ready. Returns how many messages that were."""
+    def unpark(self, reached: int) -> int:
+        """Make what waited for the cursor to come this far ready. Returns how many messages that were."""
         count = 0
-        while (tail := self.next_tail()) is not None and tail <= self.cursor:
+        while (tail := self.next_tail()) is not None and tail <= reached:
             run = heappop(self.parked)[2]
             run.tail = 0
             self.ripen(run)

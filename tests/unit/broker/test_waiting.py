@@ -111,3 +111,45 @@ def test_the_end_of_a_subscription_calls_everybody() -> None:
     assert desk.broker.drain_ready() == ["cid"]
     desk.publish("t", b"1")
     assert desk.broker.drain_ready() == []
+
+
+def test_room_in_flight_calls_one_after_the_other() -> None:
+    desk = Desk(BrokerSettings(inflight_max=2))
+    sub = desk.subscribe("t")
+    desk.publish("t", b"1", b"2", b"3", b"4")
+    desk.take(sub, consumer="ann")
+    for consumer in ("bob", "cid"):
+        assert desk.take(sub, 1, consumer) == []
+        desk.broker.wait(sub, consumer)
+    desk.ack(sub, (1, 1))
+    assert desk.broker.drain_ready() == ["bob"]
+    assert desk.take(sub, 1, "bob") == [(3, b"3", 1)]
+    desk.ack(sub, (2, 1))
+    assert desk.broker.drain_ready() == ["cid"]
+
+
+def test_room_made_by_a_death_calls() -> None:
+    desk = Desk(BrokerSettings(inflight_max=1))
+    sub = desk.subscribe("t")
+    desk.publish("t", b"1", tries=1)
+    desk.publish("t", b"2")
+    desk.take(sub, consumer="ann")
+    assert desk.take(sub, 1, "bob") == []
+    desk.broker.wait(sub, "bob")
+    desk.tick(100 * MS)
+    assert desk.broker.drain_ready() == ["bob"]
+    assert desk.take(sub, 1, "bob") == [(2, b"2", 1)]
+
+
+def test_room_found_by_a_take_calls_those_who_found_none() -> None:
+    desk = Desk(BrokerSettings(inflight_max=2))
+    sub = desk.subscribe("t")
+    desk.publish("t", b"1", b"2", expires=desk.now + 150 * MS)
+    desk.publish("t", b"3", b"4")
+    desk.take(sub, consumer="ann")
+    assert desk.take(sub, 1, "bob") == []
+    desk.broker.wait(sub, "bob")
+    desk.now += 200 * MS
+    assert desk.take(sub, 1, "cid") == [(3, b"3", 1)]
+    assert desk.broker.drain_ready() == ["bob"]
+    assert desk.take(sub, 1, "bob") == [(4, b"4", 1)]
