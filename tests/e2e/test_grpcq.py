@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from headrace.log import Flush
+from headrace.model.errors import StorageError
 from headrace.protocols.blipmq.client import BlipmqClient
 from headrace.protocols.grpcq.client import ConnectionLost, GrpcqClient, Refused, Stream
 from headrace.protocols.grpcq.grpcq_pb2 import Message
@@ -289,6 +291,22 @@ async def test_a_drain_ends_waits_and_idle_streams_and_lets_held_messages_be_set
             assert not settled.refused
             with pytest.raises(ConnectionLost, match="about to stop"):
                 await busy.read()
+
+
+async def test_a_log_that_cannot_be_written_refuses_and_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(flush: Flush) -> None:
+        flush.error = StorageError("No space left on device")
+
+    async with running() as (_, client):
+        with monkeypatch.context() as broken:
+            broken.setattr(Flush, "order", lambda _: None)
+            broken.setattr(Flush, "run", full)
+            with pytest.raises(ConnectionLost, match="UNAVAILABLE: durable publish failed: No space left on device"):
+                await client.publish("q", messages(1))
+            with pytest.raises(ConnectionLost, match="UNAVAILABLE: durable subscribe failed"):
+                await client.consume("q")
+        await client.publish("q", messages(1, 7))
+        assert payloads(await client.consume("q", wait_s=WAIT_S)) == [7]
 
 
 async def test_messages_outlive_a_restart_and_settled_ones_do_not_come_back(tmp_path: Path) -> None:
