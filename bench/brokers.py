@@ -25,7 +25,8 @@ data_dir = "{directory}/data"
 blipmq = "127.0.0.1:0"
 http = "127.0.0.1:0"
 sspq = "127.0.0.1:0"
-fujin = ""
+fujin = "{fujin}"
+fujin_tcp = "{fujin_tcp}"
 grpc = "{grpc}"
 flight = ""
 
@@ -34,6 +35,9 @@ sync = "{sync}"
 
 [retry]
 ack_wait_ms = 30000
+
+[fujin]
+push_window = 16384
 """
 
 _NATS_CONFIG = """\
@@ -98,8 +102,8 @@ def start_headrace(directory: Path, *, sync: str, pure: bool, door: str = "blipm
     `door` is the listener whose port is wanted.
     """
     config = directory / "headrace.toml"
-    grpc = "127.0.0.1:0" if door == "grpc" else ""
-    config.write_text(_HEADRACE_CONFIG.format(directory=directory, sync=sync, grpc=grpc))
+    doors = {name: "127.0.0.1:0" if door == name else "" for name in ("fujin", "fujin_tcp", "grpc")}
+    config.write_text(_HEADRACE_CONFIG.format(directory=directory, sync=sync, **doors))
     environ = {name: text for name, text in os.environ.items() if not name.startswith("HEADRACE_")}
     if pure:
         environ["HEADRACE_PURE"] = "1"
@@ -164,6 +168,11 @@ def _grpcq(name: str, title: str, *, batch: int, pure: bool = False) -> Variant:
     return replace(_headrace(name, title, pure=pure, door="grpc"), batch=batch, client=client)
 
 
+def _fujin(name: str, title: str, *, pure: bool = False) -> Variant:
+    client = (sys.executable, "-m", "bench.fujin_load")
+    return replace(_headrace(name, title, pure=pure, door="fujin"), client=client)
+
+
 def _redis(name: str, title: str, *, appendfsync: str) -> Variant:
     return Variant(
         name=name,
@@ -206,6 +215,10 @@ def all_variants() -> dict[str, Variant]:
         _grpcq("grpcq", "headrace grpcq durable, 1,000 messages a call, compiled", batch=1000),
         _grpcq("grpcq-pure", "headrace grpcq durable, 1,000 messages a call, interpreted", batch=1000, pure=True),
         _grpcq("grpcq-unary", "headrace grpcq durable, one message a call", batch=1),
+        _fujin("fujin", "headrace Fujin over QUIC, durable, compiled"),
+        _fujin("fujin-pure", "headrace Fujin over QUIC, durable, interpreted", pure=True),
+        _headrace("fujin-tcp", "headrace Fujin over TLS, durable, compiled", door="fujin_tcp"),
+        _headrace("fujin-tcp-pure", "headrace Fujin over TLS, durable, interpreted", door="fujin_tcp", pure=True),
         _redis("redis-always", "Redis streams, AOF always", appendfsync="always"),
         _redis("redis-everysec", "Redis streams, AOF everysec", appendfsync="everysec"),
         _redis("redis-none", "Redis streams, no AOF", appendfsync="off"),

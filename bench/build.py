@@ -8,6 +8,7 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "load"
 PROGRAM = HERE / "build" / "load"
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-pthread")
+TLS = ("-DWITH_TLS", "-lssl", "-lcrypto")
 
 
 class BuildError(Exception):
@@ -28,7 +29,16 @@ def load_program() -> Path:
         raise BuildError("the load client needs a C compiler: apt install gcc libc6-dev")
     PROGRAM.parent.mkdir(exist_ok=True)
     units = [str(path) for path in files if path.suffix == ".c"]
-    done = subprocess.run([compiler, *FLAGS, "-o", str(PROGRAM), *units], capture_output=True, text=True, check=False)
+    command = [compiler, *FLAGS, "-o", str(PROGRAM), *units]
+    if _has_tls(compiler):
+        command += TLS
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"{compiler} failed:\n{done.stderr}")
     return PROGRAM
+
+
+def _has_tls(compiler: str) -> bool:
+    """Whether OpenSSL's headers are here; without them what speaks TLS is not measured."""
+    probe = [compiler, "-E", "-include", "openssl/ssl.h", "-xc", "/dev/null"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0

@@ -14,6 +14,7 @@ OURS = ("headrace", "headrace-pure", "headrace-nosync")
 PEERS = ("redis-always", "redis-everysec", "redis-none", "jetstream", "nats-core")
 STORING = ("headrace", "headrace-pure", "redis-always", "jetstream")
 SSPQ = ("sspq", "sspq-pure")
+FUJIN = ("fujin", "fujin-pure", "fujin-tcp", "fujin-tcp-pure")
 GRPCQ = ("grpcq", "grpcq-pure")
 CHOSEN = ("headrace", "headrace-pure", "redis-always", "jetstream", "nats-core")
 
@@ -210,6 +211,40 @@ def _sspq_round_trips(backlog: int) -> Scenario:
     )
 
 
+def _fujin_publish(size: int, variants: tuple[str, ...] = FUJIN) -> Scenario:
+    return Scenario(
+        name=f"fujin-publish-{size}",
+        title=f"Fujin: pipelined WRITEs, {_bytes(size)}",
+        shape="publish",
+        figure=Figure.PUBLISHED,
+        variants=variants,
+        size=size,
+        repeats=SECONDARY_REPEATS,
+    )
+
+
+def _fujin_push(backlog: int, variants: tuple[str, ...] = FUJIN) -> Scenario:
+    return Scenario(
+        name="fujin-push",
+        title="Fujin: one push reader with ACKs, 100 B",
+        shape="drain",
+        figure=Figure.DELIVERED,
+        variants=variants,
+        backlog=backlog,
+        repeats=SECONDARY_REPEATS,
+    )
+
+
+FUJIN_END_TO_END = Scenario(
+    name="fujin-e2e-100",
+    title="Fujin: end to end with ACKs, 100 B",
+    shape="e2e",
+    figure=Figure.DELIVERED,
+    variants=("fujin-tcp", "fujin-tcp-pure"),
+    repeats=SECONDARY_REPEATS,
+)
+
+
 def _grpcq_publish(variants: tuple[str, ...] = (*GRPCQ, "grpcq-unary"), size: int = 100) -> Scenario:
     return Scenario(
         name=f"grpcq-publish-{size}",
@@ -263,6 +298,10 @@ def full_plan(seconds: float, repeats: int) -> Plan:
             _sspq_publish(100),
             _sspq_publish(1024, SECONDARY_REPEATS),
             _sspq_round_trips(30_000),
+            _fujin_publish(100),
+            _fujin_publish(65535, ("fujin", "fujin-tcp")),
+            _fujin_push(500_000),
+            FUJIN_END_TO_END,
             _grpcq_publish(),
             _grpcq_publish(GRPCQ[:1], 1024),
             _grpcq_stream(200_000),
@@ -291,6 +330,9 @@ def quick_plan(seconds: float, repeats: int) -> Plan:
             _drain_busy(1_000_000),
             _sspq_publish(100),
             _sspq_round_trips(10_000),
+            _fujin_publish(100, ("fujin", "fujin-tcp")),
+            _fujin_push(200_000, ("fujin", "fujin-tcp")),
+            FUJIN_END_TO_END,
             _grpcq_publish(("grpcq", "grpcq-unary")),
             _grpcq_stream(100_000),
         ),

@@ -16,6 +16,9 @@ NOT_DURABLE_GOAL = 2.5e6
 PUBLISH_GOAL = 3e6
 SSPQ_PUBLISH_GOAL = 0.3e6
 SSPQ_ROUND_TRIPS_GOAL = 8e3
+FUJIN_QUIC_GOAL = 50e3
+FUJIN_TLS_GOAL = 500e3
+FUJIN_BIG_SIZE, FUJIN_BIG_MB_S_GOAL = 65535, 60
 GRPCQ_PUBLISH_GOAL = 100e3
 GRPCQ_STREAM_GOAL = 50e3
 KIBIBYTE_MB_S_GOAL = 300
@@ -122,19 +125,31 @@ def _throughput(results: Results) -> list[Goal]:
     ]
 
 
+def _fujin(results: Results) -> list[Goal]:
+    goals = [
+        *_at_least(
+            "Fujin over QUIC: durable WRITEs, 100 B", results.value("fujin-publish-100", "fujin"), FUJIN_QUIC_GOAL
+        ),
+        *_at_least("Fujin over QUIC: push with ACKs, 100 B", results.value("fujin-push", "fujin"), FUJIN_QUIC_GOAL),
+        *_at_least(
+            "Fujin over TLS: durable WRITEs, 100 B", results.value("fujin-publish-100", "fujin-tcp"), FUJIN_TLS_GOAL
+        ),
+    ]
+    rate = results.value(f"fujin-publish-{FUJIN_BIG_SIZE}", "fujin")
+    if rate is not None:
+        goals.append(_mb_s("Fujin over QUIC: durable WRITEs, 64 KiB", rate * FUJIN_BIG_SIZE / 1e6, FUJIN_BIG_MB_S_GOAL))
+    return goals
+
+
+def _mb_s(title: str, measured: float, target: float) -> Goal:
+    return Goal(title=title, measured=f"{measured:.0f} MB/s", target=f"≥ {target} MB/s", met=measured >= target)
+
+
 def _kibibytes(results: Results) -> list[Goal]:
     sample = results.best("e2e-1024", "headrace")
     if sample is None:
         return []
-    measured = sample.delivered_mb_s
-    return [
-        Goal(
-            title="durable end to end, 1 KiB",
-            measured=f"{measured:.0f} MB/s",
-            target=f"≥ {KIBIBYTE_MB_S_GOAL} MB/s",
-            met=measured >= KIBIBYTE_MB_S_GOAL,
-        )
-    ]
+    return [_mb_s("durable end to end, 1 KiB", sample.delivered_mb_s, KIBIBYTE_MB_S_GOAL)]
 
 
 def _peers(results: Results) -> list[Goal]:
@@ -212,6 +227,7 @@ def _storage(results: Results) -> list[Goal]:
 
 _CHECKS: tuple[Callable[[Results], list[Goal]], ...] = (
     _throughput,
+    _fujin,
     _kibibytes,
     _peers,
     _latency,

@@ -2,7 +2,8 @@
  * One load shape, spoken in several wire protocols.
  *
  * main.c knows the shapes (who publishes, who consumes, how fast, until when) and no protocol.
- * blipmq.c, sspq.c, redis.c and nats.c each know one protocol and no shape. net.c knows sockets and clocks.
+ * blipmq.c, sspq.c, fujin.c, redis.c and nats.c each know one protocol and no shape. net.c knows sockets and clocks,
+ * tls.c what some of them are wrapped in.
  *
  * Every message carries its own number and the time it was due to be sent in its first sixteen bytes, so
  * the consumer can prove order and completeness and measure latency without asking anybody.
@@ -15,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/types.h>
 
 enum { TOPICS_MAX = 1000, CONSUMERS_MAX = 64, FENCES_MAX = 8192, SIZE_MIN = 16 };
 
@@ -27,6 +29,7 @@ struct conn {
     size_t in_start, in_end, in_cap;
     uint8_t *out;
     size_t out_start, out_end, out_cap;
+    void *tls; /* tls.c's own; NULL: bytes as they are */
 };
 
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
@@ -44,6 +47,11 @@ void conn_need(struct conn *c, size_t size);
 uint8_t *conn_reserve(struct conn *c, size_t size);
 void conn_put(struct conn *c, const void *bytes, size_t size);
 void conn_printf(struct conn *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* tls.c: shakes hands on a connection just opened; from then on everything on it is TLS. */
+void conn_secure(struct conn *c);
+ssize_t tls_read(struct conn *c, uint8_t *into, size_t room);
+ssize_t tls_write(struct conn *c, const uint8_t *bytes, size_t size);
 
 static inline uint8_t *conn_data(struct conn *c) { return c->in + c->in_start; }
 static inline size_t conn_size(const struct conn *c) { return c->in_end - c->in_start; }
@@ -136,7 +144,7 @@ static inline bool deliver(struct consumer *c, unsigned topic, const uint8_t *pa
     return true;
 }
 
-/* ---- blipmq.c, sspq.c, redis.c, nats.c: one protocol each ---------------------------------------------- */
+/* ---- blipmq.c, sspq.c, fujin.c, redis.c, nats.c: one protocol each ------------------------------------- */
 
 struct protocol {
     const char *name;
@@ -157,6 +165,6 @@ struct protocol {
     void (*ask)(struct consumer *c);
 };
 
-extern const struct protocol blipmq, sspq, redis, nats, jetstream;
+extern const struct protocol blipmq, sspq, fujin_tcp, redis, nats, jetstream;
 
 #endif

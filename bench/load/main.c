@@ -27,7 +27,7 @@
 enum { BATCH_BYTES = 256 * 1024, TURN_NS = 200 * 1000, FENCE_SIZE_MAX = 64, FRAME_OVERHEAD_MAX = 256 };
 static const uint64_t SECOND = 1000000000u, NEVER = UINT64_MAX;
 
-static const struct protocol *const protocols[] = {&blipmq, &sspq, &redis, &nats, &jetstream};
+static const struct protocol *const protocols[] = {&blipmq, &sspq, &fujin_tcp, &redis, &nats, &jetstream};
 
 /* What the two threads tell each other. */
 static _Atomic uint64_t expected = UINT64_MAX; /* messages every consumer must see; unknown while publishing */

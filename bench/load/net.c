@@ -67,7 +67,8 @@ size_t conn_read(struct conn *c)
                 die("out of memory");
         }
     }
-    ssize_t got = recv(c->fd, c->in + c->in_end, c->in_cap - c->in_end, MSG_DONTWAIT);
+    size_t room = c->in_cap - c->in_end;
+    ssize_t got = c->tls ? tls_read(c, c->in + c->in_end, room) : recv(c->fd, c->in + c->in_end, room, MSG_DONTWAIT);
     if (got > 0) {
         c->in_end += (size_t)got;
         return (size_t)got;
@@ -82,7 +83,9 @@ size_t conn_read(struct conn *c)
 bool conn_flush(struct conn *c)
 {
     while (c->out_start < c->out_end) {
-        ssize_t put = send(c->fd, c->out + c->out_start, c->out_end - c->out_start, MSG_DONTWAIT | MSG_NOSIGNAL);
+        const uint8_t *from = c->out + c->out_start;
+        size_t left = c->out_end - c->out_start;
+        ssize_t put = c->tls ? tls_write(c, from, left) : send(c->fd, from, left, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (put < 0 && errno == EAGAIN)
             return false;
         if (put < 0 && errno != EINTR)
