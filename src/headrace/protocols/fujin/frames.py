@@ -258,7 +258,11 @@ def encode_fetch(correlation_id: int, count: int) -> bytes:
 
 def encode_settle(command: Command, correlation_id: int, ids: Sequence[bytes]) -> bytes:
     """ACK and NACK."""
-    return _TAGGED_COUNT.pack(command, correlation_id, len(ids)) + b"".join(map(sized, ids))
+    head = _TAGGED_COUNT.pack(command, correlation_id, len(ids))
+    if ids and set(map(len, ids)) == {MESSAGE_ID_SIZE}:
+        size = _U32.pack(MESSAGE_ID_SIZE)
+        return head + size + size.join(ids)
+    return head + b"".join(map(sized, ids))
 
 
 def encode_error(error: str | None) -> bytes:

@@ -5,17 +5,15 @@ A line knows how responses are told apart; what they mean is the writer's and th
 
 import asyncio
 import contextlib
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from headrace.kernels.strides import alike
 from headrace.model.errors import BrokerError, HeadraceError, PeerProtocolError
 from headrace.protocols.fujin.frames import DISCONNECT, ID_SIZE_MAX, Cursor, Incomplete, Response, TooLong
+from headrace.protocols.fujin.incoming import read_messages, read_results, read_written
 from headrace.protocols.fujin.streams import ConnectionLost, Stream
 
-REPLY_SIZE = 6
 VALUE_SIZE_MAX = 1 << 30
 CONNECTED = (Response.CONNECT_READER, 0)
 
@@ -177,10 +175,10 @@ class Line:
         at, end = 0, len(data)
         self._wanted = 1
         while at < end and self.lost is None:
-            cursor = Cursor(data, at + 1, end)
+            cursor = Cursor(data, at, end)
             try:
-                if not self._take_written(cursor):
-                    self._respond(data[at], cursor)
+                if not self._take_run(cursor):
+                    self._respond(cursor.u8(), cursor)
             except Incomplete as incomplete:
                 self._wanted = incomplete.wanted - at
                 break
@@ -189,16 +187,17 @@ class Line:
         self.leave_if_stopping()
         self.changed.set()
 
-    def _take_written(self, cursor: Cursor) -> bool:
-        """Hand out the run of good replies to WRITEs, if this is one."""
-        data, at = cursor.data, cursor.at - 1
-        if data[at] != Response.WRITE or cursor.end - at < REPLY_SIZE or data[at + REPLY_SIZE - 1]:
-            return False
-        end = at + REPLY_SIZE * alike(data, at, cursor.end, REPLY_SIZE, (0, REPLY_SIZE - 1))
-        for _, tag, _ in struct.iter_unpack(">BIB", data[at:end]):
+    def _take_run(self, cursor: Cursor) -> bool:
+        """Hand out the run of messages, or of good replies to WRITEs, that begins here; whether there is one."""
+        code = cursor.data[cursor.at]
+        if code == Response.MSG:
+            found = read_messages(cursor, with_ids=self.terms.message_ids)
+            self.arrived.extend(found)
+            return bool(found)
+        written = read_written(cursor) if code == Response.WRITE else []
+        for tag in written:
             self._tell_written(tag, None)
-        cursor.at = end
-        return True
+        return bool(written)
 
     def _respond(self, code: int, cursor: Cursor) -> None:
         """One response of any kind."""
@@ -213,9 +212,8 @@ class Line:
                 self._answer((Response(code), cursor.u32()), cursor.error(), None)
             case Response.FETCH | Response.ACK | Response.NACK:
                 tag, error = cursor.u32(), cursor.error()
-                read = self._message if code == Response.FETCH else self._result
-                found = [] if error else [read(cursor) for _ in range(cursor.u32())]
-                self._answer((Response(code), tag), error, found)
+                read = self._messages if code == Response.FETCH else self._results
+                self._answer((Response(code), tag), error, None if error else read(cursor, cursor.u32()))
             case Response.DISCONNECT:
                 self._lose(Disconnected("disconnected by the broker"))
             case Response.STOP:
@@ -228,8 +226,15 @@ class Line:
         name = cursor.string("message id", ID_SIZE_MAX) if self.terms.message_ids else b""
         return name, cursor.string("message", VALUE_SIZE_MAX)
 
+    def _messages(self, cursor: Cursor, count: int) -> list[tuple[bytes, bytes]]:
+        return [self._message(cursor) for _ in range(count)]
+
+    def _results(self, cursor: Cursor, count: int) -> list[bool]:
+        """Which ids were settled."""
+        found = [] if self.terms.reference else read_results(cursor, count)
+        return found or [self._result(cursor) for _ in range(count)]
+
     def _result(self, cursor: Cursor) -> bool:
-        """Whether an id was settled."""
         cursor.string("message id", ID_SIZE_MAX)
         return cursor.error() is None if self.terms.reference else bool(cursor.u8())
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 
 from headrace.protocols.fujin.errors import NO_MESSAGES
 from headrace.protocols.fujin.frames import (
+    IDS_MAX,
     Command,
     ReaderType,
     Response,
@@ -66,8 +67,11 @@ class Reading:
         await self._line.call(CONNECTED, command)
 
     async def _settle(self, command: Command, response: Response, ids: Sequence[bytes]) -> list[bool]:
-        tag = self._line.take_ids()
-        results: list[bool] = await self._line.call((response, tag), encode_settle(command, tag, ids), late=True)
+        results: list[bool] = []
+        for first in range(0, len(ids), IDS_MAX):
+            tag = self._line.take_ids()
+            settle = encode_settle(command, tag, ids[first : first + IDS_MAX])
+            results += await self._line.call((response, tag), settle, late=True)
         return results
 
 

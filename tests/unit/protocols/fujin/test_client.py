@@ -176,6 +176,18 @@ async def test_with_auto_commit_there_are_no_ids() -> None:
         assert [(d.id, d.value) for d in await reader.fetch(5)] == [(b"", b"1"), (b"", b"2")]
 
 
+async def test_more_ids_than_one_command_may_have_are_settled_by_several() -> None:
+    async with joined(LoopbackTransport(FujinSettings(push_window=40_000)), prefetch=40_000) as (client, transport):
+        await (await client.writer()).write_many("a", [b"x"] * 20_000)
+        subscription = await client.subscribe("a")
+        deliveries: list[Delivery] = []
+        while len(deliveries) < 20_000:
+            deliveries += await subscription.take(20_000)
+        assert await subscription.ack([delivery.id for delivery in deliveries]) == [True] * 20_000
+        assert await subscription.nack([]) == []
+        assert not transport.house.broker.topics["a"].held
+
+
 async def test_fetches_that_wait_do_not_hold_back_each_other() -> None:
     async with joined() as (client, _):
         writer, reader = await client.writer(), await client.reader("a")
