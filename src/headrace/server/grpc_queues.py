@@ -62,7 +62,7 @@ class Queues:
         self.draining = False
         self._budget = _Budget(settings.publishing_bytes_max)
         self._topics: dict[int, str] = {}
-        self._wakes: set[Callable[[], None]] = set()
+        self._wakes: dict[Callable[[], None], None] = {}
 
     async def publish(self, identity: Identity, request: bytes) -> None:
         """Store the messages of a serialized PublishRequest, all or none; durable on return.
@@ -153,11 +153,11 @@ class Queues:
     @contextmanager
     def serving(self, wake: Callable[[], None]) -> Iterator[None]:
         """Have somebody who waits be woken up when the broker drains."""
-        self._wakes.add(wake)
+        self._wakes[wake] = None
         try:
             yield
         finally:
-            self._wakes.discard(wake)
+            self._wakes.pop(wake, None)
 
     def _must_serve(self) -> None:
         if self.draining:

@@ -63,7 +63,7 @@ class TcpListener:
         self.limits = limits
         self.arena = bytearray(ARENA_SIZE)
         self.arena_view = memoryview(self.arena)
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._ids = count(1)
         self._new_session = new_session
@@ -89,7 +89,7 @@ class TcpListener:
         self.draining = True
         if self._server is not None:
             self._server.close()
-        for connection in self.connections:
+        for connection in list(self.connections):
             connection.drain()
 
     async def close(self, timeout_s: float) -> None:
@@ -121,7 +121,7 @@ class TcpListener:
         if not loopback and here >= self.limits.connections_per_address_max:
             return False
         self._per_address[address] += 1
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._deserted.clear()
         self.engine.connections += 1
         return True
@@ -129,7 +129,7 @@ class TcpListener:
     def dismiss(self, connection: "Connection", address: str) -> None:
         """Count a connection out."""
         if connection in self.connections:
-            self.connections.remove(connection)
+            del self.connections[connection]
             self.engine.connections -= 1
             self._per_address[address] -= 1
             if not self._per_address[address]:
