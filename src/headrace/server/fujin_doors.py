@@ -74,18 +74,22 @@ def tls_door(config: Config, address: Address, engine: Engine, terms: Terms, bou
 
 
 def sessions(config: Config) -> Callable[[], FujinSession]:
-    """What makes the sessions of both doors."""
+    """What makes the sessions of both doors. Raises ConfigError."""
     fujin = config.fujin
-    settings = FujinSettings(
-        dialect=Dialect(fujin.dialect),
-        write_headers=WriteHeaders(fujin.write_headers),
-        fetch_wait_ms=fujin.fetch_wait_ms,
-        push_window=fujin.push_window,
-        message_size_max=fujin.message_max,
-        headers_size_max=fujin.headers_max,
-        transaction_size_max=fujin.transaction_max,
-        routes=fujin.routes,
-    )
+    try:
+        settings = FujinSettings(
+            dialect=Dialect(fujin.dialect),
+            write_headers=WriteHeaders(fujin.write_headers),
+            fetch_wait_ms=fujin.fetch_wait_ms,
+            push_window=fujin.push_window,
+            message_size_max=fujin.message_max,
+            headers_size_max=fujin.headers_max,
+            transaction_size_max=fujin.transaction_max,
+            routes=fujin.routes,
+        )
+    except ValueError as error:
+        key, _, detail = str(error).partition(": ")
+        raise ConfigError(f"fujin.{key}", detail) from None
     return partial(FujinSession, settings)
 
 

@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 from headrace.model.errors import BrokerError, HeadraceError, PeerProtocolError
 from headrace.protocols.fujin.frames import DISCONNECT, ID_SIZE_MAX, Cursor, Incomplete, Response, TooLong
@@ -264,3 +265,22 @@ class Line:
         for tag, told in written.items():
             told(tag, None)
         self.changed.set()
+
+
+class Speaker:
+    """Who speaks over one line; leaving it disconnects."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def close(self) -> None:
+        """Disconnect, once everything asked is answered."""
+        await self._line.disconnect()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,7 +1,6 @@
 """The client's readers: pull by `fetch`, push by iteration; settled by the delivery itself or by ack and nack."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from headrace.protocols.fujin.errors import NO_MESSAGES
@@ -14,7 +13,7 @@ from headrace.protocols.fujin.frames import (
     encode_fetch,
     encode_settle,
 )
-from headrace.protocols.fujin.line import CONNECTED, Disconnected, Line, Refused, Stopping
+from headrace.protocols.fujin.line import CONNECTED, Disconnected, Line, Refused, Speaker, Stopping
 
 
 class Delivery(NamedTuple):
@@ -33,14 +32,11 @@ class Delivery(NamedTuple):
         return (await self.reader.nack((self.id,)))[0]
 
 
-class Reading:
+class Reading(Speaker):
     """One stream that reads one topic, which it shares with every other reader of it.
 
     Leaving it, or `close`, disconnects; what is not settled then comes back to some reader.
     """
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
 
     async def ack(self, ids: Sequence[bytes]) -> list[bool]:
         """These messages are done with; which of them this settled, durably. Raises Refused or ConnectionLost."""
@@ -49,18 +45,6 @@ class Reading:
     async def nack(self, ids: Sequence[bytes]) -> list[bool]:
         """These messages failed and are to be tried again; for which of them this was in time."""
         return await self._settle(Command.NACK, Response.NACK, ids)
-
-    async def close(self) -> None:
-        """Disconnect."""
-        await self._line.disconnect()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _connect(self, kind: ReaderType, topic: str) -> None:
         command = encode_connect_reader(kind, not self._line.terms.message_ids, topic)

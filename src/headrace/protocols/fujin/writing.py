@@ -4,7 +4,6 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Self
 
 from headrace.protocols.fujin.frames import (
@@ -16,7 +15,7 @@ from headrace.protocols.fujin.frames import (
     encode_write,
     sized,
 )
-from headrace.protocols.fujin.line import Disconnected, Line, Refused
+from headrace.protocols.fujin.line import Disconnected, Line, Refused, Speaker
 
 CHUNK_MESSAGES = 1024
 CHUNK_SIZE = 1 << 18
@@ -54,14 +53,14 @@ class Writing:
             raise self._line.lost
 
 
-class FujinWriter:
+class FujinWriter(Speaker):
     """One stream that writes. Any number of tasks may share it; a transaction takes all their writes.
 
     Leaving it, or `close`, disconnects; a transaction that is open then is rolled back.
     """
 
     def __init__(self, line: Line, *, headers: bool) -> None:
-        self._line = line
+        super().__init__(line)
         self._headers = headers
         self._in_transaction = False
         line.may_leave = lambda: not self._in_transaction
@@ -145,18 +144,6 @@ class FujinWriter:
                 await asyncio.shield(self.rollback())
             raise
         await self.commit()
-
-    async def close(self) -> None:
-        """Disconnect, once everything written is answered."""
-        await self._line.disconnect()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _command(self, command: Command, response: Response) -> None:
         tag = self._line.take_ids()

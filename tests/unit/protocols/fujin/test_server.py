@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config import ConfigError
 from headrace.log import OsDisk
 from headrace.log.disk import File, WriteOrder
 from headrace.model.batch import Buffer
@@ -214,3 +215,9 @@ async def forbidden(writer: FujinWriter) -> None:
     async with writer.transaction():
         await writer.write("orders", b"x")
         await writer.write("$dead.orders", b"x")
+
+
+async def test_a_route_that_is_no_name_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"fujin\.routes: empty topic"):
+        async with serving(tmp_path, "fujin", fujin={"routes": {"in": ""}}):
+            pass
