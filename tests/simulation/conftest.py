@@ -1,4 +1,4 @@
-"""`--seed N` runs exactly the world that seed N makes."""
+"""`--seed N` runs exactly the world that seed N makes; otherwise a module has its number of SEEDS."""
 
 import pytest
 
@@ -10,4 +10,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--seed", default=None)
-        metafunc.parametrize("seed", range(50) if chosen is None else [chosen])
+        metafunc.parametrize("seed", range(metafunc.module.SEEDS) if chosen is None else [chosen])

@@ -250,7 +250,7 @@ class Model:
 
     def _delivered(self, sub: ModelSubscription, event: EventPart, entry: Entry, item: Range) -> None:
         now = event.timestamp_us
-        assert entry.message.due <= now
+        assert entry.attempt or entry.message.due <= now
         assert entry.message.expires > now
         assert entry.state is State.PENDING or entry.due <= now, "somebody else holds it"
         assert item.attempt == entry.attempt + 1

@@ -9,6 +9,7 @@ from random import Random
 from headrace.model.batch import ATTEMPTS_UNLIMITED
 from tests.simulation.world import TAIL, TOPICS, World
 
+SEEDS = 50
 OPERATIONS = 1000
 SUBSCRIPTIONS_MAX = 8
 CONSUMERS = ("ann", "bob", "cid", None)

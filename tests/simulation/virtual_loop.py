@@ -163,8 +163,8 @@ def _come_true(future: asyncio.Future[None]) -> None:
 
 
 def _throw_away(coroutine: Any) -> None:
-    """Close a coroutine, however many times it awaits something on its way out."""
+    """Close a coroutine, whatever it says or awaits on its way out."""
     for _ in range(CLOSES_MAX):
-        with suppress(Exception, asyncio.CancelledError):
+        with suppress(BaseException):
             coroutine.close()
             return

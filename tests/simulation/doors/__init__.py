@@ -1,0 +1,1 @@
+"""All four doors on one broker, in virtual time, on a network and a disk in memory."""
