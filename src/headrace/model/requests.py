@@ -165,17 +165,5 @@ class Refuse:
 
 
 Request = (
-    Authenticate
-    | Publish
-    | Subscribe
-    | Take
-    | Fetch
-    | Follow
-    | Settle
-    | Ack
-    | Nack
-    | Fence
-    | Exchange
-    | Leave
-    | Refuse
+    Authenticate | Publish | Subscribe | Take | Fetch | Follow | Settle | Ack | Nack | Fence | Exchange | Leave | Refuse
 )
