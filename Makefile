@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/kernels/*.pxd)
+KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/kernels/*.pxd) src/headrace/log/scribe.pyx
 SEED   ?= 0
 
 .DEFAULT_GOAL := help
@@ -47,4 +47,4 @@ fmt: $(STAMP)          ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 clean:                 ## remove the environment and everything built
-	rm -rf $(VENV) build bench/build src/*.egg-info src/headrace/kernels/*.so
+	rm -rf $(VENV) build bench/build src/*.egg-info src/headrace/kernels/*.so src/headrace/log/*.so

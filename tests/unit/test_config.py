@@ -183,7 +183,7 @@ def test_routes_are_pairs_of_texts_in_a_file_and_in_the_environment(tmp_path: Pa
         ("retry = 3", "retry", "expected a table"),
         ("[topics]\norders = 3", "topics.orders", "expected a table"),
         ('[fujin]\ndialect = "docment"', "fujin.dialect", "did you mean document?"),
-        ('[fujin]\nroutes = { in = 3 }', "fujin.routes", "a text each"),
+        ("[fujin]\nroutes = { in = 3 }", "fujin.routes", "a text each"),
         ('[tls]\ncert = "a.pem"', "tls.key", "together"),
         ('[tls]\nclient_ca = "a.pem"', "tls.client_ca", "need cert"),
         ("[auth]\napi_keys = [1]", "auth.api_keys[0]", "a key, a hash or a table"),
