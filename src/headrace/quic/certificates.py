@@ -1,12 +1,15 @@
 """Whose certificates are believed: chains checked for clients and for servers. Knows nothing of handshakes."""
 
+import contextlib
 import datetime
 import ipaddress
 import ssl
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import (
     Criticality,
@@ -59,7 +62,7 @@ class Authorities:
         found = ssl.create_default_context().get_ca_certs(binary_form=True)
         if not found:
             raise CertificateFileError("this system has no certificate authorities; name a file of them")
-        return cls([x509.load_der_x509_certificate(each) for each in found])
+        return cls(list(_readable(found)))
 
     def check_client(self, chain: Sequence[bytes], now: datetime.datetime) -> str:
         """The common name of the client that shows this chain, its own certificate first.
@@ -99,6 +102,15 @@ def _subject(host: str) -> x509.DNSName | x509.IPAddress:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def _readable(found: Sequence[bytes]) -> Iterator[x509.Certificate]:
+    """Those that can be read; an old authority that breaks the rules is nobody's error here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        for each in found:
+            with contextlib.suppress(ValueError):
+                yield x509.load_der_x509_certificate(each)
 
 
 def _parsed(chain: Sequence[bytes], now: datetime.datetime) -> tuple[x509.Certificate, list[x509.Certificate]]:
