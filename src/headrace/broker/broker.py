@@ -62,17 +62,9 @@ class Broker:
     # Subscriptions
 
     def subscribe(
-        self,
-        topic: str,
-        *,
-        qos: int,
-        owner: str,
-        name: str = "",
-        start: Start = Start.LATEST,
-        tail: bool = False,
-        at: int,
-        now: int,
-    ) -> int:
+        self, topic: str, *, qos: int, owner: str, name: str = "", start: Start = Start.LATEST, tail: bool = False,
+        at: int, now: int,
+    ) -> int:  # fmt: skip
         """Make a subscription and return its id, or find the one that is meant.
 
         `at` is the offset the next message will get. With a name, everybody of the same owner shares one, and it stays
@@ -128,11 +120,10 @@ class Broker:
         portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed, ack_wait_us)
         if sub.timers:
             self._wakes.wake_by(sub.id, sub.timers[0][0])
-        if sub.waiters:
-            if was_blocked and not sub.blocked:
-                self._waiting.call(sub, len(sub.waiters))
-            elif sub.peek_ready() is not None:
-                self._waiting.call(sub, len(sub.ready))
+        if sub.waiters and was_blocked and not sub.blocked:
+            self._waiting.call(sub, len(sub.waiters))
+        elif sub.waiters and sub.peek_ready() is not None:
+            self._waiting.call(sub, len(sub.ready))
         if consumer is not None:
             self._waiting.answer(sub, consumer)
             if portions:
@@ -145,14 +136,16 @@ class Broker:
         return sub is not None and (sub.cursor < sub.topic.end or bool(sub.ready) or bool(sub.parked))
 
     def ack(
-        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0, now: int
-    ) -> None:
+        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0,
+        consumer: Consumer | None = None, now: int,
+    ) -> None:  # fmt: skip
         """Settle deliveries, given as ranges of (first delivery id, count): all of them or none.
 
-        What the retry timer took back may still be acked until it is delivered again; with `attempt`, only by who
-        had that attempt. Raises BrokerError(UNKNOWN) when any is unknown, already settled or named twice.
+        What the retry timer took back may still be acked until it is delivered again; with `attempt`, only by who had
+        that attempt; with `consumer`, only what that one holds. Raises BrokerError(UNKNOWN) when any is unknown,
+        already settled or named twice.
         """
-        sub = self._awaiting(subscription, ranges, owner, attempt)
+        sub = self._awaiting(subscription, ranges, owner, attempt, consumer)
         sub.use(now)
         for first, count in ranges:
             self._journal.acked(sub.id, now, sub.settle_ids(first, count, Event.ACKED))
@@ -160,14 +153,14 @@ class Broker:
             self._waiting.call(sub, sum(count for _, count in ranges))
 
     def nack(
-        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0, reason: str = "",
-        dead: bool = False, now: int,
+        self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0,
+        consumer: Consumer | None = None, reason: str = "", dead: bool = False, now: int,
     ) -> None:  # fmt: skip
         """These deliveries failed: they are due again after their backoff, or become dead letters; if `dead`, at once.
 
         Raises BrokerError(UNKNOWN) as `ack` does.
         """
-        sub = self._awaiting(subscription, ranges, owner, attempt)
+        sub = self._awaiting(subscription, ranges, owner, attempt, consumer)
         sub.use(now)
         for first, count in ranges:
             for run in sub.isolate(first, count):
@@ -340,9 +333,11 @@ class Broker:
 
     # How the above is done
 
-    def _awaiting(self, subscription: int, ranges: Sequence[tuple[int, int]], owner: str, attempt: int) -> Subscription:
+    def _awaiting(
+        self, subscription: int, ranges: Sequence[tuple[int, int]], owner: str, attempt: int, consumer: Consumer | None
+    ) -> Subscription:
         sub = self._subscriptions.get(subscription)
-        if sub is None or sub.owner != owner or not sub.runs.all_awaited(ranges, attempt):
+        if sub is None or sub.owner != owner or not sub.runs.all_awaited(ranges, attempt, consumer):
             raise BrokerError(Code.UNKNOWN, "unknown subscription or delivery")
         return sub
 

@@ -74,18 +74,18 @@ class Runs:
         """Add a run behind all others."""
         self._runs.append(run)
 
-    def all_awaited(self, ranges: Sequence[tuple[int, int]], attempt: int = 0) -> bool:
-        """Whether all these delivery ids are awaited, at this attempt if one is given, and none is named twice."""
+    def all_awaited(self, ranges: Sequence[tuple[int, int]], attempt: int = 0, holder: Consumer | None = None) -> bool:
+        """Whether all these delivery ids are awaited, at this attempt and from this holder if given, none twice."""
         if len(ranges) == 1:
-            return self._awaited(*ranges[0], attempt)
+            return self._awaited(*ranges[0], attempt, holder)
         end = 0
         for first, count in sorted(ranges):
-            if first < end or not self._awaited(first, count, attempt):
+            if first < end or not self._awaited(first, count, attempt, holder):
                 return False
             end = first + count
         return True
 
-    def _awaited(self, first: int, count: int, attempt: int) -> bool:
+    def _awaited(self, first: int, count: int, attempt: int, holder: Consumer | None) -> bool:
         if count < 1:
             return False
         runs = self._runs
@@ -99,6 +99,8 @@ class Runs:
                 return False
             run = runs[index]
             if not run.awaited or attempt not in (0, run.attempt) or not run.first <= reached < run.first + run.count:
+                return False
+            if holder is not None and run.holder != holder:
                 return False
             reached = run.first + run.count
             index += 1
