@@ -32,7 +32,9 @@ from headrace.protocols.spec import ReadingSession, Session
 from headrace.server.auth import SHARED_OWNER, Identity, Keyring
 from headrace.server.engine import Engine
 from headrace.server.promises import Promises
-from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, Readings
+from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, Readings, size_of
+
+UNSENT_BYTES_MAX = 1 << 16
 
 
 class Outlet(Protocol):
@@ -75,6 +77,7 @@ class Conversation:
         self._todo: deque[Request] = deque()
         self._promises = Promises(engine, session, self, outlet.write)
         self._reading: Readings | None = None
+        self._unsent = 0
 
     def receive(self, view: memoryview) -> int:
         """Carry out what these bytes ask for; how many of them are done with.
@@ -158,20 +161,32 @@ class Conversation:
         journal_due = False
         while self._todo and not self.closing:
             request = self._todo[0]
-            if isinstance(request, Take | Exchange) and not self._may_take():
+            if isinstance(request, Take | Exchange) and not self._has_published():
+                break
+            if isinstance(request, Take | Exchange | Fetch) and not self._has_room():
                 break
             self._todo.popleft()
             journal_due |= self._carry_out(request)
         if journal_due:
             self._promises.journal()
-        self._promises.send()
+        self._send()
 
-    def _may_take(self) -> bool:
-        """A take sees this connection's own publishes, and waits for a peer that does not read."""
+    def _has_published(self) -> bool:
+        """Whether a take can see this connection's own publishes."""
         if not self._promises.published:
             self._engine.when_settled(self)
             return False
-        return not self._outlet.congested()
+        return True
+
+    def _has_room(self) -> bool:
+        """Whether the peer can be given more: it reads what it is sent, and not too much waits to be."""
+        if self._unsent > UNSENT_BYTES_MAX:
+            self._send()
+        return not self._outlet.congested() and not self._promises.crowded
+
+    def _send(self) -> None:
+        self._unsent = 0
+        self._promises.send()
 
     def _carry_out(self, request: Request) -> bool:
         """One request; whether the broker may have something to record."""
@@ -207,7 +222,7 @@ class Conversation:
         reading = self._readings()
         match request:
             case Fetch():
-                reading.fetch(request)
+                self._unsent += reading.fetch(request)
             case Follow():
                 reading.follow(request)
                 self._serve()
@@ -337,12 +352,13 @@ class Conversation:
             size_max=TAKE_BYTES_MAX,
             now=self._engine.clock.now(),
         )
+        self._unsent += size_of(portions)
         taken = 0
         for portion in portions:
             self._session.deliver(portion, request.tags[8 * taken : 8 * (taken + portion.count)])
             taken += portion.count
         if portions and taken < request.count and self._engine.broker.has_more(request.subscription):
-            self._promises.send()
+            self._send()
             self._todo.appendleft(Take(request.subscription, request.count - taken, request.tags[8 * taken :]))
 
     def _authenticate(self, request: Authenticate) -> None:

@@ -5,6 +5,7 @@ Everything here is held by the conversation: no timer takes it back, its end doe
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from itertools import groupby
 
@@ -33,19 +34,20 @@ class Readings:
         self._unsettled: Counter[int] = Counter()
         self._turns = 0
 
-    def fetch(self, request: Fetch) -> None:
-        """Deliver what there is, or wait for it."""
-        if self._answer(request):
-            return
+    def fetch(self, request: Fetch) -> int:
+        """Deliver what there is, or wait for it. Returns about how many bytes were delivered."""
+        if portions := self._answer(request):
+            return size_of(portions)
         if request.wait_us <= 0:
             self._session.fetched(request.tag, [])
-            return
+            return 0
         self._turns += 1
         turn = self._turns
         self._fetches[turn] = request
         if request.wait_us < FOREVER_US:
             self._timers[turn] = self._engine.call_in(request.wait_us, partial(self._time_is_up, turn))
         self._engine.broker.wait(request.subscription, self._consumer)
+        return 0
 
     def follow(self, request: Follow) -> None:
         """Deliver from now on, or once the peer was left alone for as long as it needs; `serve` does it."""
@@ -55,13 +57,20 @@ class Readings:
             self._follows[request.subscription] = request
 
     def serve(self) -> bool:
-        """Deliver what has come, and wait for what has not. Returns whether anything was delivered."""
+        """Deliver what has come, about as much as one take may, and wait for what has not.
+
+        Returns whether anything was delivered: then there may be more.
+        """
         waits: set[int] = set()
+        size = 0
         served = False
         for turn, request in list(self._fetches.items()):
-            if self._answer(request):
-                served = True
+            if portions := self._answer(request):
                 self._drop(turn)
+                size += size_of(portions)
+                served = True
+                if size >= TAKE_BYTES_MAX:
+                    return True
             else:
                 waits.add(request.subscription)
         for follow in self._follows.values():
@@ -81,8 +90,8 @@ class Readings:
         self._engine.broker.stop_waiting(self._consumer)
 
     def settle(self, request: Settle) -> list[bool]:
-        """Settle each delivery; which of them could be."""
-        accepted = settle_each(self._engine, request)
+        """Settle each delivery that this conversation holds; which of them could be."""
+        accepted = settle_each(self._engine, request, self._consumer)
         self.settled(request.subscription, sum(accepted))
         return accepted
 
@@ -115,11 +124,11 @@ class Readings:
         self._openings.clear()
         self._follows.clear()
 
-    def _answer(self, request: Fetch) -> bool:
+    def _answer(self, request: Fetch) -> list[Portion]:
         portions = self._take(request, request.count)
         if portions:
             self._session.fetched(request.tag, portions)
-        return bool(portions)
+        return portions
 
     def _room(self, follow: Follow) -> int:
         return follow.window - self._unsettled[follow.subscription]
@@ -161,29 +170,37 @@ class Readings:
             timer.cancel()
 
 
-def settle_each(engine: Engine, request: Settle) -> list[bool]:
-    """Settle deliveries of a shared subscription; which of them could be: all at once if they can, else one by one."""
+def size_of(portions: Iterable[Portion]) -> int:
+    """About how many bytes these deliveries are, by the average of each batch."""
+    return sum(portion.count * (portion.batch.values_size // portion.batch.count) for portion in portions)
+
+
+def settle_each(engine: Engine, request: Settle, consumer: Waiting | None = None) -> list[bool]:
+    """Settle deliveries of a shared subscription, only what `consumer` holds where one is given.
+
+    Which of them could be: all at once if they can, else one by one.
+    """
     try:
-        _settle(engine, request, _ranges(request.deliveries))
+        _settle(engine, request, _ranges(request.deliveries), consumer)
     except BrokerError:
-        return [_settle_one(engine, request, delivery) for delivery in request.deliveries]
+        return [_settle_one(engine, request, delivery, consumer) for delivery in request.deliveries]
     return [True] * len(request.deliveries)
 
 
-def _settle_one(engine: Engine, request: Settle, delivery: int) -> bool:
+def _settle_one(engine: Engine, request: Settle, delivery: int, consumer: Waiting | None) -> bool:
     try:
-        _settle(engine, request, [(delivery, 1)])
+        _settle(engine, request, [(delivery, 1)], consumer)
     except BrokerError:
         return False
     return True
 
 
-def _settle(engine: Engine, request: Settle, ranges: list[tuple[int, int]]) -> None:
-    now = engine.clock.now()
+def _settle(engine: Engine, request: Settle, ranges: list[tuple[int, int]], consumer: Waiting | None) -> None:
+    broker, now, subscription = engine.broker, engine.clock.now(), request.subscription
     if request.failed:
-        engine.broker.nack(request.subscription, ranges, owner=SHARED_OWNER, reason=request.reason, now=now)
+        broker.nack(subscription, ranges, owner=SHARED_OWNER, consumer=consumer, reason=request.reason, now=now)
     else:
-        engine.broker.ack(request.subscription, ranges, owner=SHARED_OWNER, now=now)
+        broker.ack(subscription, ranges, owner=SHARED_OWNER, consumer=consumer, now=now)
 
 
 def _ranges(deliveries: list[int]) -> list[tuple[int, int]]:
