@@ -192,6 +192,13 @@ class Connection(QuicConnection):
             self._core.receive_gro_buffer(buffer, segment_size, addr, now)
             self._drain_core()
 
+    def let_go(self) -> None:
+        """Free what it holds now, not whenever cycles of objects are looked for. Nothing may be asked of it after."""
+        if self._tls is not None:
+            del self._tls.tls
+        self._core = self._tls = self._handshake = None
+        self._events.clear()
+
     def give_up_stream(self, number: int, code: int) -> None:
         """End our side of a stream at once, whatever state it is in."""
         with contextlib.suppress(ValueError, QuicConnectionError):

@@ -86,8 +86,13 @@ class Link:
             self._turn_due = True
             self._loop.call_soon(self._late_turn)
 
+    @property
+    def may_open(self) -> bool:
+        """Whether the peer allows another stream of ours; if not, it may later, when others are done."""
+        return self._next_number // 4 < self.connection.max_concurrent_bidi_streams
+
     def open(self, reader: Reader) -> Stream:
-        """A new bidirectional stream; it breaks at the first write when the peer allows no more of them."""
+        """A new bidirectional stream; it breaks at the first write if the peer does not allow it."""
         number = self._next_number
         self._next_number += 4
         stream = self.streams[number] = Stream(self, number, reader)
@@ -273,3 +278,4 @@ class Link:
             if self._timer is not None:
                 self._timer.cancel()
             self._owner.forgotten(self)
+            self.connection.let_go()

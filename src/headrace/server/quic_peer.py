@@ -91,6 +91,7 @@ class QuicPeer:
     def forgotten(self, link: Link) -> None:
         """No datagrams any more."""
         self._registry.forgotten(link)
+        self.link = None
 
     def identified(self, link: Link, connection_id: bytes, valid: bool) -> None:
         """Another id."""

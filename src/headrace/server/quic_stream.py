@@ -167,4 +167,6 @@ class StreamDoor:
         self.unfinished = 0
         self._conversation.closed()
         self._hold(False)
+        if self._watch is not None and not self._stream.backlog():
+            self._watch.cancel()
         self._household.left(self, cause)

@@ -71,6 +71,7 @@ class QuicTransport:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._offered: deque[QuicStream] = deque()
         self._changed = asyncio.Event()
+        self._openable = asyncio.Event()
         self._breath: asyncio.TimerHandle | None = None
         self.lost: ConnectionLost | None = None
         self.unread = 0
@@ -110,11 +111,16 @@ class QuicTransport:
             raise
 
     async def open_stream(self, *, alone: bool = False) -> "QuicStream":
-        """A new stream, on a connection of its own if it is to be alone."""
+        """A new stream, on a connection of its own if it is to be alone; waits while the broker allows no more."""
         if self.lost is not None or self._link is None:
             raise self.lost or ConnectionLost("not connected")
         if alone:
             return await self._open_apart()
+        while not self._link.may_open:
+            self._openable.clear()
+            await self._openable.wait()
+            if self.lost is not None:
+                raise self.lost
         stream = QuicStream(self)
         stream.attach(self._link.open(stream))
         return stream
@@ -181,6 +187,7 @@ class QuicTransport:
         if not self._ready.done():
             self._ready.set_exception(self.lost)
         self._changed.set()
+        self._openable.set()
 
     def forgotten(self, link: Link) -> None:
         """Nothing more will come."""
@@ -210,6 +217,7 @@ class QuicTransport:
     def _turned(self) -> None:
         assert self._link is not None
         self._link.turn()
+        self._openable.set()
 
     def _failed(self, error: OSError) -> None:
         """Nobody listens there, or the network is gone.
