@@ -8,6 +8,7 @@ into mapped memory, which costs nothing until bytes really arrive.
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from headrace.server.engine import Engine
 
 ARENA_SIZE = 1 << 20
 BIG_FRAME = 1 << 16
+SILENCE_S, PROBE_EVERY_S, PROBES = 15, 5, 3
+"""A peer that has vanished holds messages: silent for so long it is probed, and so many times in vain it is gone."""
+
 log = logging.getLogger("headrace.tcp")
 
 
@@ -173,6 +177,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=limits.write_buffer_max)
+        _keep_alive(transport.get_extra_info("socket"))
         if self._listener.identify is not None:
             self._conversation.identity = self._listener.identify(transport)
         else:
@@ -294,3 +299,11 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         log.warning("tcp.aborted", extra={"session": self.name, "peer": self._address, "cause": cause})
         self._transport.abort()
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Have the system find out about peers that vanished without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", SILENCE_S), ("TCP_KEEPINTVL", PROBE_EVERY_S), ("TCP_KEEPCNT", PROBES)):
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
