@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
+from inspect import iscoroutine
 from random import Random
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
@@ -163,8 +164,13 @@ def _come_true(future: asyncio.Future[None]) -> None:
 
 
 def _throw_away(coroutine: Any) -> None:
-    """Close a coroutine, whatever it says or awaits on its way out."""
-    for _ in range(CLOSES_MAX):
-        with suppress(BaseException):
-            coroutine.close()
-            return
+    """Close a coroutine, the innermost it awaits first, whatever it says or awaits on its way out."""
+    chain = []
+    while iscoroutine(coroutine):
+        chain.append(coroutine)
+        coroutine = coroutine.cr_await
+    for each in reversed(chain):
+        for _ in range(CLOSES_MAX):
+            with suppress(BaseException):
+                each.close()
+                break

@@ -125,8 +125,10 @@ class BlipmqConsumer(Peer):
 
     async def _poll(self, talk: Talk) -> None:
         team, ledger = self._team, self.world.ledger
-        polls = self.chance.choice((1, 3, 10, 40))
-        await talk.say(encode_poll(9, team.subscription) * polls + encode_ping(10))
+        polls = encode_poll(9, team.subscription) * self.chance.choice((1, 3, 10, 40))
+        if self.rarely(0.1):
+            polls = (encode_poll(9, team.subscription) + encode_poll(9, 1 << 40)) * 100
+        await talk.say(polls + encode_ping(10))
         if self.rarely(0.05):
             await talk.stop_reading(8.0)
         held: dict[int, int] = {}

@@ -21,7 +21,7 @@ from headrace.protocols.fujin.frames import (
 )
 from tests.simulation.doors.ledger import Fate, Sent
 from tests.simulation.doors.peer import Peer, Publisher, Talk
-from tests.simulation.doors.wire import Gone
+from tests.simulation.doors.wire import Gone, Wire
 from tests.simulation.doors.world import World
 
 SIZE_MAX = 1 << 24
@@ -172,19 +172,26 @@ class FujinWriter(Publisher):
 
 
 class FujinReader(Peer):
-    """Reads one topic, pushed or fetched, with or without auto commit; whatever is not settled it holds."""
+    """Reads one topic, pushed or fetched, with or without auto commit; whatever is not settled it holds.
 
-    def __init__(self, world: World, name: str, topic: str) -> None:
+    `readers` are all of the world, it included: what they hold it tries to settle, too.
+    """
+
+    def __init__(self, world: World, name: str, topic: str, readers: list["FujinReader"]) -> None:
         super().__init__(world, name)
         self._topic = topic
         self._subscription = f"fujin/{topic}"
+        self._held: dict[bytes, int] = {}
+        self._wire: Wire | None = None
+        self._readers = readers
+        readers.append(self)
 
     async def converse(self) -> None:
         chance = self.chance
         self._push = chance.random() < 0.5
         self._auto = chance.random() < 0.2
         self._hear = parser(with_ids=not self._auto)
-        self._held: dict[bytes, int] = {}
+        self._held = {}
         self._tag = 0
         talk = connect(self)
         kind = ReaderType.PUSH if self._push else ReaderType.PULL
@@ -211,13 +218,27 @@ class FujinReader(Peer):
                 async with asyncio.timeout(0.5 if self._held else None):
                     await self._hear_one(talk, Response.MSG, idle=True)
         else:
-            self._tag += 1
-            await talk.say(encode_fetch(self._tag, self.chance.choice((1, 2, 10, 100))))
-            await self._hear_one(talk, Response.FETCH)
+            await self._fetch(talk)
         if self.rarely(0.05):
             await self.pause(1.0)
         if self._held and not self.rarely(0.2):
             await self._settle(talk)
+
+    async def _fetch(self, talk: Talk) -> None:
+        """One FETCH, or several at once."""
+        first = self._tag + 1
+        self._tag += 12 if self.rarely(0.1) else 1
+        tags = set(range(first, self._tag + 1))
+        await talk.say(b"".join(encode_fetch(tag, self.chance.choice((1, 2, 10, 100))) for tag in tags))
+        if self.rarely(0.03):
+            await talk.stop_reading(4.0)
+        found = False
+        while tags:
+            reply = await self._hear_one(talk, Response.FETCH)
+            tags.remove(reply.tag)
+            found |= bool(reply.items)
+        if not found:
+            await self.pause(0.2)
 
     async def _hear_one(self, talk: Talk, awaited: Response, *, idle: bool = False) -> Reply:
         """Whatever comes, up to what is awaited."""
@@ -241,6 +262,7 @@ class FujinReader(Peer):
             number = ledger.take(self._subscription, value, self.life, holder=holder, once=settled)
             if not settled:
                 self._held[key] = number
+        self._wire = talk.wire
 
     async def _settle(self, talk: Talk) -> None:
         chance, ledger = self.chance, self.world.ledger
@@ -250,6 +272,8 @@ class FujinReader(Peer):
         ids = list(chosen)
         if self.rarely(0.05):
             ids += [*ids[:1], b"nonsense", (1 << 50).to_bytes(8)]
+        stolen = self._others() if self.rarely(0.1) else {}
+        ids += [key for key in stolen if key not in chosen]
         if not ids:
             return
         self._tag += 1
@@ -263,10 +287,21 @@ class FujinReader(Peer):
         assert [key for key, _ in reply.items] == ids
         settled = {key for key, success in reply.items if success}
         assert set(chosen) <= settled, "what it held it could not settle"
+        taken = [key for key, other in self._others().items() if key in settled and stolen.get(key) is other]
+        assert not taken, "it settled what another holds"
         if command is Command.ACK:
             for key, number in chosen.items():
                 if key in settled:
                     ledger.ack_confirmed(self._subscription, number, self.life)
+
+    def _others(self) -> dict[bytes, Wire]:
+        """What other readers of the topic hold now, and by which connection."""
+        return {
+            key: other._wire
+            for other in self._readers
+            if other is not self and other._topic == self._topic and other._wire is not None and not other._wire.over
+            for key in other._held
+        }
 
     async def _leave(self, talk: Talk) -> None:
         """Say goodbye; what is held goes back."""

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def everybody(world: World) -> list[Coroutine[Any, Any, None]]:
     """Publishers at every door, and at least one honest consumer, once it is calm, for every subscription."""
     teams = [Team(PLAIN, 1), Team(QUEUE, 1), Team(PLAIN, 0)]
+    readers: list[FujinReader] = []
     peers: list[Peer] = [
         BlipmqPublisher(world, "blipmq-publisher"),
         SspqSender(world, "sspq-sender"),
@@ -34,10 +35,10 @@ def everybody(world: World) -> list[Coroutine[Any, Any, None]]:
         *(BlipmqConsumer(world, f"blipmq-consumer-{n}", teams[n % len(teams)]) for n in range(5)),
     ]
     for topic in (PLAIN, QUEUE, SHORT, LATE):
-        peers.append(FujinReader(world, f"fujin-reader-{topic}", topic))
+        peers.append(FujinReader(world, f"fujin-reader-{topic}", topic, readers))
         peers.append(GrpcqConsumer(world, f"grpcq-consumer-{topic}", topic))
-    peers.append(FujinReader(world, "fujin-reader-2", PLAIN))
-    peers.append(FujinReader(world, "fujin-reader-3", PLAIN))
+    peers.append(FujinReader(world, "fujin-reader-2", PLAIN, readers))
+    peers.append(FujinReader(world, "fujin-reader-3", PLAIN, readers))
     peers.append(GrpcqStreamer(world, "grpcq-streamer-1", PLAIN))
     peers.append(GrpcqStreamer(world, "grpcq-streamer-2", QUEUE))
     return [peer.live() for peer in peers]

@@ -213,7 +213,7 @@ class TcpEnd(asyncio.Transport):
     """A transport as the event loops make them: limits, pauses, a close that waits for what was written."""
 
     def __init__(self, wire: Wire, protocol: asyncio.BufferedProtocol) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
+        super().__init__({"peername": ("127.0.0.1", 1), "socket": self})
         self._wire = wire
         self._protocol = protocol
         self._loop = wire.net.loop
@@ -224,6 +224,9 @@ class TcpEnd(asyncio.Transport):
         self._over = False
         wire.server = self
         protocol.connection_made(self)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """As a socket: there is no system that would care."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = high or 1 << 16
