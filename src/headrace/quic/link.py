@@ -157,7 +157,10 @@ class Link:
             self.turn()
 
     def _hear(self) -> None:
-        """Hand out what has come, once for each stream."""
+        """Hand out what has come, once for each stream; of a connection that is over also what was held back."""
+        if self._holders and self.connection.over:
+            self._holders.clear()
+            self.connection.hold(False)
         data: dict[int, list[bytes]] = {}
         ended: set[int] = set()
         while (event := self.connection.next_event()) is not None:
