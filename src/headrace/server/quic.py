@@ -1,7 +1,7 @@
 """QUIC: one UDP address that speaks one protocol, each connection routed by the ids it was given.
 
-Clients whose address is not proven yet are served at once while few are at it, and sent back with a token to prove it
-when there are many, so that forged addresses cost next to nothing.
+Clients whose address is not proven yet are served at once while few are at it and there is room, and else sent back
+with a token to prove it, so that forged addresses cost next to nothing.
 """
 
 import asyncio
@@ -168,7 +168,7 @@ class QuicListener:
         ids: tuple[bytes, bytes | None] | None = (head.destination, None)
         if head.token:
             ids = self._tokens.check(address, head.token, self._now())
-        elif len(self._shaking) >= UNPROVEN_MAX:
+        elif len(self._shaking) >= UNPROVEN_MAX or self._full(address[0]):
             self._send_back(head, address)
             return None
         if ids is None:
