@@ -120,7 +120,7 @@ class Broker:
         portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed, ack_wait_us)
         if sub.timers:
             self._wakes.wake_by(sub.id, sub.timers[0][0])
-        if sub.waiters and was_blocked and not sub.blocked:
+        if sub.waiters and portions and was_blocked and not sub.blocked:
             self._waiting.call(sub, len(sub.waiters))
         elif sub.waiters and sub.peek_ready() is not None:
             self._waiting.call(sub, len(sub.ready))

@@ -153,3 +153,12 @@ def test_room_found_by_a_take_calls_those_who_found_none() -> None:
     assert desk.take(sub, 1, "cid") == [(3, b"3", 1)]
     assert desk.broker.drain_ready() == ["bob"]
     assert desk.take(sub, 1, "bob") == [(4, b"4", 1)]
+
+
+def test_a_take_that_finds_nothing_calls_nobody() -> None:
+    desk = Desk(BrokerSettings(inflight_max=3))
+    sub = desk.subscribe("t")
+    desk.broker.wait(sub, "ann")
+    for limit in (10, 1):
+        assert desk.take(sub, limit, "bob") == []
+    assert desk.broker.drain_ready() == []
