@@ -54,10 +54,11 @@ class Process:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop. `freeze` lets time pass in which nobody does anything."""
+    """The loop. `freeze` lets time pass in which nobody does anything. What a callback raises ends it all."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__()
+        self.failure: BaseException | None = None
         self._now = 0.0
         self._chance = chance
         self._selector = _Jump(self)
@@ -112,6 +113,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.ports[port] = protocol_factory
         return VirtualServer(self, port)
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keep what a callback raised, to be raised where the loop is run."""
+        error = context.get("exception")
+        if self.failure is None and error is not None:
+            self.failure = error
+
     def _lateness(self) -> float:
         return self._chance.random() * LATE_S
 
@@ -145,6 +152,8 @@ class _Jump:
         self._loop = loop
 
     def select(self, timeout: float | None) -> list[object]:
+        if self._loop.failure is not None:
+            raise self._loop.failure
         if timeout is None:
             raise Stuck
         self._loop.freeze(timeout)

@@ -39,6 +39,7 @@ KEY = "key"
 PORTS = {"blipmq": 5555, "sspq": 8888, "fujin": 4849}
 DISK_S = 0.003
 STOP_S = 1.0
+ASKED_MAX = 100_000
 
 T = TypeVar("T")
 
@@ -58,14 +59,23 @@ class Terrain:
 
 
 class MachineClock(Clock):
-    """The loop's time from a beginning that steps when the process starts; `ahead_us` turns it forward."""
+    """The loop's time from a beginning that steps when the process starts; `ahead_us` turns it forward.
+
+    Whoever asks for it for ever, while it stands still, goes round in a circle.
+    """
 
     def __init__(self, loop: VirtualLoop, ahead_us: int) -> None:
         self._loop = loop
+        self._asked = 0
+        self._asked_at = 0.0
         self.ahead_us = ahead_us
 
     def now(self) -> int:
-        return self.ahead_us + round(self._loop.time() * 1e6)
+        time = self._loop.time()
+        self._asked = self._asked + 1 if time == self._asked_at else 0
+        self._asked_at = time
+        assert self._asked < ASKED_MAX, "the broker goes round in a circle"
+        return self.ahead_us + round(time * 1e6)
 
 
 class VirtualWorker:
