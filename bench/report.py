@@ -11,9 +11,10 @@ Each scenario runs its variants in turn, several times over, each time on a fres
 directory, and keeps the best run of each: neighbours on the machine and the disk only ever slow things down, so the
 best run says most about the program and the ratios between variants of one row say most of all. The load client is a
 C program with one publishing and one consuming thread, in Python for QUIC and gRPC. It counts a message when the
-broker has confirmed the last publish and the last acknowledgement, and it checks that every message
-came once and in order. *durable* means that the broker confirms nothing before it is synced to disk. CPU is the broker's own time for each message, or for each delivery
-where one message is delivered several times. What each scenario does: `docs/benchmarks.md`.
+broker has confirmed the last publish and the last acknowledgement, and it checks that every message came once and in
+order. *durable* means that the broker confirms nothing before it is synced to disk. CPU is the broker's own time for
+each message, or for each delivery where one message is delivered several times. What each scenario does:
+`docs/benchmarks.md`.
 """
 JETSTREAM_NOTE = """\
 ¹ This nats-server knows no `sync_interval: always` (2.10 and later do): JetStream's confirmations here promise less
