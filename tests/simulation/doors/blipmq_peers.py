@@ -16,13 +16,12 @@ from headrace.protocols.blipmq.frames import (
     encode_subscribe,
 )
 from tests.simulation.doors.ledger import Fate, Sent
-from tests.simulation.doors.machine import KEY
-from tests.simulation.doors.peer import Peer, Publisher, Talk
-from tests.simulation.doors.world import World
+from tests.simulation.doors.machine import KEY, OTHER_KEY
+from tests.simulation.doors.peer import PATIENCE_S, Peer, Publisher, Talk
+from tests.simulation.doors.world import PLAIN, World
 
 STORAGE = 500
 UNKNOWN = 404
-HANDSHAKE = encode_hello(1) + encode_auth(2, KEY)
 
 
 def parse(data: bytearray) -> tuple[Frame, int] | None:
@@ -31,9 +30,9 @@ def parse(data: bytearray) -> tuple[Frame, int] | None:
     return None if frame is None else (frame, frame.end)
 
 
-async def greet(talk: Talk) -> None:
+async def greet(talk: Talk, key: str = KEY) -> None:
     """Say HELLO and AUTH."""
-    await talk.say(HANDSHAKE)
+    await talk.say(encode_hello(1) + encode_auth(2, key))
     for tag in (1, 2):
         frame = await talk.hear(parse)
         assert (frame.type, frame.correlation_id) == (FrameType.ACK, tag)
@@ -157,3 +156,41 @@ class BlipmqConsumer(Peer):
             held.pop(frame.correlation_id, None)
         for number in held.values():
             self.world.ledger.ack_confirmed(team.name, number, self.life)
+
+
+class BlipmqNewcomer(Publisher):
+    """Subscribes, and then publishes: whatever is stored after the one was answered must come by it.
+
+    Its key is its own, so that nobody else is handed its subscriptions.
+    """
+
+    async def converse(self) -> None:
+        talk, ledger = self.dial("blipmq"), self.world.ledger
+        await greet(talk, OTHER_KEY)
+        early = ledger.new(talk.wire.name, PLAIN)
+        await talk.say(encode_publish(4, PLAIN, early.value(0)) + encode_subscribe(5, PLAIN) + encode_ping(6))
+        told = {frame.correlation_id: frame for frame in await until_pong(talk, 6)}
+        ledger.decide(early, Fate.REFUSED if 4 in told else Fate.CONFIRMED, self.life)
+        if told[5].type is FrameType.NACK:
+            talk.leave()
+        subscription = decode_subscription_id(FrameType.ACK, told[5].payload)
+        late = ledger.new(talk.wire.name, PLAIN)
+        await talk.say(encode_publish(7, PLAIN, late.value(0)) + encode_ping(8))
+        refused = await until_pong(talk, 8)
+        ledger.decide(late, Fate.REFUSED if refused else Fate.CONFIRMED, self.life)
+        if not refused:
+            await self._find(talk, subscription, late)
+        await self.pause(2.0)
+
+    async def _find(self, talk: Talk, subscription: int, wanted: Sent) -> None:
+        """Poll, and ack what comes before it, until it comes."""
+        until = self.world.loop.time() + PATIENCE_S
+        while True:
+            assert self.world.loop.time() < until, f"{wanted} never came"
+            await talk.say(encode_poll(9, subscription) * 50 + encode_ping(10))
+            frames = [frame for frame in await until_pong(talk, 10) if frame.type is FrameType.PUBLISH]
+            found = [decode_publish(frame.payload).message for frame in frames]
+            if wanted.number in [self.world.ledger.take(f"blipmq/{subscription}", m, self.life) for m in found]:
+                return
+            await talk.say(b"".join(encode_ack(frame.correlation_id, subscription) for frame in frames))
+            await self.pause(0.2)

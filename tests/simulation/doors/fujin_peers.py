@@ -211,8 +211,7 @@ class FujinReader(Peer):
 
     async def _read(self, talk: Talk) -> None:
         """Get something, and settle some of it."""
-        if self.rarely(0.03):
-            await talk.stop_reading(8.0)
+        await self.doze(talk, 0.3 if self.world.lull else 0.03, 8.0)
         if self._push:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5 if self._held else None):
@@ -267,7 +266,7 @@ class FujinReader(Peer):
     async def _settle(self, talk: Talk) -> None:
         chance, ledger = self.chance, self.world.ledger
         command = Command.NACK if self.rarely(0.2) else Command.ACK
-        share = 1.0 if self.world.calm else chance.choice((0.3, 0.9, 1.0))
+        share = 1.0 if self.world.lull else chance.choice((0.3, 0.9, 1.0))
         chosen = {key: number for key, number in self._held.items() if chance.random() <= share}
         ids = list(chosen)
         if self.rarely(0.05):

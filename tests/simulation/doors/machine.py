@@ -35,7 +35,7 @@ from tests.simulation.doors.wire import LATENCY_S, Gone, Net, StreamEnd, TcpEnd,
 from tests.simulation.virtual_loop import Process, VirtualLoop
 
 LOG_DIR = Path("log")
-KEY = "key"
+KEY, OTHER_KEY = "key", "other key"
 PORTS = {"blipmq": 5555, "sspq": 8888, "fujin": 4849}
 DISK_S = 0.003
 STOP_S = 1.0
@@ -179,7 +179,7 @@ class Server:
 
 
 class Machine:
-    """What outlives the process."""
+    """What outlives the process. `on_recovered` sees a server before anybody else does."""
 
     def __init__(self, loop: VirtualLoop, chance: Random, trace: Trace, terrain: Terrain, backlog_max: int) -> None:
         self.loop = loop
@@ -191,10 +191,11 @@ class Machine:
         self.lives = 0
         self.crashes: list[int] = []
         self.clock = MachineClock(loop, 1_000_000_000)
-        self.keyring = Keyring.from_settings([KEY])
+        self.keyring = Keyring.from_settings([KEY, OTHER_KEY])
         self.net = Net(loop, chance, trace, backlog_max)
         self.server: Server | None = None
         self.died = asyncio.Event()
+        self.on_recovered: Callable[[Server], None] = lambda _: None
         self.process = Process()
         self._wires: dict[Wire, None] = {}
         self._calls: dict[asyncio.Future[Any], None] = {}
@@ -220,6 +221,7 @@ class Machine:
             self.stopped_at(str(crash))
             raise Gone from None
         assert not stored.report.damage, stored.report
+        self.on_recovered(server)
         await self.loop.create_task(server.open(), context=self.process.context.copy())
         self.server = server
 

@@ -9,6 +9,7 @@ from tests.simulation.memory_log import Record
 from tests.simulation.model import LIVE, Entry, Model, ModelSubscription, State
 
 DEAD_AT_ONCE = "never try again"
+ROOM_FOR_ALL = 100_000
 VISIBILITY_S = 4.0
 """How long consumers of the grpcq door ask for. No event tells, so nobody can be said to hold anything for longer."""
 
@@ -19,6 +20,7 @@ class LogModel(Model):
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
         self._applied = 0
+        self._tails: dict[tuple[int, int], tuple[int, int]] = {}
 
     def catch_up(self, stored: Log) -> None:
         """Learn what was recorded since the last time."""
@@ -33,6 +35,8 @@ class LogModel(Model):
         """What a reader that waits for the subscription should have been given."""
         passed = [entry for entry in sub.order if entry.state in (State.HELD, State.NACKED, State.DEFERRED)]
         found = [e for e in passed if e.state is not State.HELD and self._is_ready(sub, e, now)]
+        if sub.tail:
+            found = [e for e in found if self._tails.get((sub.id, e.delivery), (0, 0))[1] <= now]
         if len(passed) < self.settings.inflight_max:
             pending = [entry for entry in sub.order if entry.state is State.PENDING]
             found += [entry for entry in pending if entry.message.due <= now < entry.message.expires]
@@ -47,10 +51,25 @@ class LogModel(Model):
             assert entry.state is State.HELD
             assert item.attempt == entry.attempt
             entry.state = State.DEAD
-        else:
-            super()._check_and_change(sub, event, entry, item)
-            if event.event == Event.NACKED and sub.tail:
-                entry.due = 0
+            return
+        again = event.event == Event.DELIVERED and entry.attempt > 0
+        super()._check_and_change(sub, event, entry, item)
+        if sub.tail and again:
+            self._check_tail(sub, entry)
+        elif sub.tail and event.event == Event.NACKED:
+            entry.due = 0
+            self._tails[sub.id, entry.delivery] = self._seen_of(sub.topic), event.timestamp_us
+
+    def _seen_of(self, topic: str) -> int:
+        """How far somebody has come with the topic, so that it was visible that far."""
+        return max(other.cursor for other in self.subscriptions.values() if other.topic == topic)
+
+    def _check_tail(self, sub: ModelSubscription, entry: Entry) -> None:
+        """What came back is delivered again only behind what there was, where there always is room."""
+        tail, _ = self._tails.pop((sub.id, entry.delivery))
+        if self.settings.inflight_max == ROOM_FOR_ALL and sub.cursor < tail:
+            passed_over = [e for e in sub.order if e.state is State.PENDING and e.message.offset < tail]
+            assert not passed_over, "before its turn"
 
 
 def name_of(sub: ModelSubscription) -> str:

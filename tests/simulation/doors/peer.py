@@ -62,12 +62,17 @@ class Peer:
         return Talk(self, self.world.machine.open_stream(f"{self.name}.{self._talks}"))
 
     def rarely(self, likelihood: float) -> bool:
-        """Whether to misbehave now; never once the world is calm."""
-        return not self.world.calm and self.chance.random() < likelihood
+        """Whether to misbehave now; never once the turmoil is over."""
+        return not self.world.lull and self.chance.random() < likelihood
+
+    async def doze(self, talk: "Talk", likelihood: float, seconds: float) -> None:
+        """Perhaps leave everything lying at the server for a while, as long as it is not calm."""
+        if not self.world.calm and self.chance.random() < likelihood:
+            await talk.stop_reading(seconds)
 
     async def answer(self, awaitable: Awaitable[T], wire: Wire | None = None) -> T:
         """Something that must come before long, unless the world is in turmoil. Raises Gone."""
-        calm = self.world.calm
+        calm = self.world.lull
         try:
             async with asyncio.timeout(CALM_PATIENCE_S if calm else PATIENCE_S):
                 return await awaitable
@@ -82,11 +87,11 @@ class Peer:
 
 
 class Publisher(Peer):
-    """A peer that stops when the world calms down."""
+    """A peer that stops when the turmoil is over."""
 
     @property
     def wanted(self) -> bool:
-        return not self.world.calm
+        return not self.world.lull
 
 
 class Talk:

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.doors.blipmq_peers import BlipmqConsumer, BlipmqPublisher, Team
+from tests.simulation.doors.blipmq_peers import BlipmqConsumer, BlipmqNewcomer, BlipmqPublisher, Team
 from tests.simulation.doors.fujin_peers import FujinReader, FujinWriter
 from tests.simulation.doors.grpcq_peers import GrpcqConsumer, GrpcqPublisher, GrpcqStreamer
 from tests.simulation.doors.peer import Peer
@@ -27,6 +27,7 @@ def everybody(world: World) -> list[Coroutine[Any, Any, None]]:
     readers: list[FujinReader] = []
     peers: list[Peer] = [
         BlipmqPublisher(world, "blipmq-publisher"),
+        BlipmqNewcomer(world, "blipmq-newcomer"),
         SspqSender(world, "sspq-sender"),
         FujinWriter(world, "fujin-writer"),
         GrpcqPublisher(world, "grpcq-publisher"),

@@ -1,7 +1,7 @@
-"""A machine, its peers, and what befalls them: turmoil first, then calm, then the books.
+"""A machine, its peers, and what befalls them: turmoil first, then a lull, then calm, then the books.
 
-In the calm nobody misbehaves, nothing breaks and nothing is published: whoever waits must be given what there is, until
-nothing is left that is not settled.
+In the lull nothing breaks, and only now and then is something published: nobody may wait for it but who does not read.
+In the calm nobody misbehaves, and nothing is published: everything must be settled in the end.
 """
 
 import asyncio
@@ -12,16 +12,17 @@ from typing import Any
 
 from headrace.broker import BrokerSettings, RetryPolicy, TopicSettings
 from headrace.log.settings import LogSettings
+from headrace.model.batch import build_batch
 from headrace.protocols.fujin import FujinSettings
 from headrace.protocols.sspq import SspqSettings
 from headrace.server.grpc_queues import QueueSettings
 from headrace.server.promises import HELD_BYTES_MAX
 from headrace.server.readings import TAKE_BYTES_MAX
 from tests.crash.faultdisk import Survival
-from tests.simulation.doors.audit import Audit
-from tests.simulation.doors.ledger import Ledger
-from tests.simulation.doors.machine import Machine, Terrain
-from tests.simulation.doors.model import LogModel, name_of
+from tests.simulation.doors.audit import Audit, check_accounts
+from tests.simulation.doors.ledger import Fate, Ledger
+from tests.simulation.doors.machine import Machine, Server, Terrain
+from tests.simulation.doors.model import ROOM_FOR_ALL, LogModel, name_of
 from tests.simulation.doors.trace import Trace
 from tests.simulation.doors.wire import Gone
 from tests.simulation.virtual_loop import VirtualLoop
@@ -31,8 +32,10 @@ PLAIN = "orders"
 SHORT = "short"
 LATE = "late"
 CALM_S = 120.0
+LULL_S = 8.0
 LOOK_S = 0.4
 LOOKS = 12
+LOOKS_IN_A_LULL = 4
 REPLY_BYTES_MAX = 1 << 16
 
 
@@ -45,15 +48,16 @@ class World:
         self.trace = Trace()
         self.loop = VirtualLoop(Random(f"{seed}/loop"))
         self.ledger = Ledger()
+        self.lull = False
         self.calm = False
         self.done = False
         self.queue = QUEUE
         self.read: set[str] = set()
         self.wide = self.chance.random() < 0.1
         self.terrain = terrain_by_chance(self.chance)
+        self._quiet = False
         self._people = people
         self._model = LogModel(self.terrain.broker)
-        self._model_life = 0
 
     def run(self) -> None:
         """Let it all happen. Raises whatever went wrong first."""
@@ -76,6 +80,7 @@ class World:
         terrain = self.terrain
         backlog_max = terrain.write_buffer_max + TAKE_BYTES_MAX + HELD_BYTES_MAX + REPLY_BYTES_MAX
         self.machine = Machine(self.loop, Random(f"{self.seed}/machine"), self.trace, terrain, backlog_max)
+        self.machine.on_recovered = self._recovered
         await self.machine.start()
         async with asyncio.TaskGroup() as tasks:
             keeper = tasks.create_task(self._keep_running())
@@ -83,6 +88,7 @@ class World:
             peers = [tasks.create_task(person) for person in self._people(self)]
             chaos = Chaos(self.machine, Random(f"{self.seed}/chaos"))
             await chaos.reign(4 + 8 * self.chance.random())
+            await self._subside()
             self.calm = True
             self.machine.note("calm")
             await self._until_settled()
@@ -111,6 +117,32 @@ class World:
                 except Gone:
                     continue
 
+    def _recovered(self, server: Server) -> None:
+        """What a new process makes of the log must be what the log says."""
+        self._model = LogModel(self.terrain.broker)
+        self._model.catch_up(server.engine.log)
+        check_accounts(server.engine.broker, self._model)
+
+    async def _subside(self) -> None:
+        """Let the publishers go, and send one message at a time to whoever waits for it."""
+        self.lull = True
+        self.machine.note("lull")
+        await self.loop.pause(3.0)
+        self._quiet = True
+        until = self.loop.time() + LULL_S
+        while self.loop.time() < until:
+            await self._probe(self.chance.choice((QUEUE, PLAIN)), self.chance.choice((1, 1, 3)))
+            await self.loop.pause(self.chance.random() * 3)
+
+    async def _probe(self, topic: str, count: int) -> None:
+        """Publish from inside the process, to whoever waits."""
+        sents = [self.ledger.new("prober", topic) for _ in range(count)]
+        values = [sent.value(700) for sent in sents]
+        part = build_batch(topic, values, timestamp_us=self.machine.clock.now())
+        await self.machine.call(lambda server: server.engine.publish_durably(topic, part, count))
+        for sent in sents:
+            self.ledger.decide(sent, Fate.CONFIRMED, self.machine.lives)
+
     # Nobody waits in vain
 
     async def _watch(self) -> None:
@@ -118,18 +150,20 @@ class World:
         suspected: Counter[object] = Counter()
         while True:
             await self.loop.pause(LOOK_S)
-            suspected = Counter({suspect: suspected[suspect] + 1 for suspect in self._look()})
-            stuck = [suspect for suspect, looks in suspected.items() if looks == LOOKS]
+            suspects = [(*suspect, self._quiet) for suspect in self._look()]
+            suspected = Counter({suspect: suspected[suspect] + 1 for suspect in suspects})
+            patience = LOOKS_IN_A_LULL if self._quiet else LOOKS
+            stuck = [suspect for suspect, looks in suspected.items() if looks >= patience]
             assert not stuck, f"somebody waits in vain: {stuck}"
 
-    def _look(self) -> list[object]:
+    def _look(self) -> list[tuple[object, ...]]:
         """The subscriptions with something for somebody who waits, and how far they are."""
         server = self.machine.server
         if server is None or server.engine.log.failing is not None:
             return []
         self._catch_up()
         now = server.clock.now()
-        found: list[object] = []
+        found: list[tuple[object, ...]] = []
         for sub in self._model.subscriptions.values():
             info = server.engine.broker.subscription(sub.id)
             if info is not None and info.waiting_consumers:
@@ -158,17 +192,12 @@ class World:
 
     def _catch_up(self) -> None:
         assert self.machine.server is not None
-        if self._model_life != self.machine.lives:
-            self._model, self._model_life = LogModel(self.terrain.broker), self.machine.lives
         self._model.catch_up(self.machine.server.engine.log)
 
     def _close_the_books(self) -> None:
         server = self.machine.server
         assert server is not None
-        model = LogModel(self.terrain.broker)
-        stored, broker = server.engine.log, server.engine.broker
-        model.catch_up(stored)
-        Audit(self.ledger, stored, broker, model, self.machine.crashes).check()
+        Audit(self.ledger, server.engine.log, server.engine.broker, self._model, self.machine.crashes).check()
 
 
 class Chaos:
@@ -242,7 +271,7 @@ def terrain_by_chance(chance: Random) -> Terrain:
         broker=BrokerSettings(
             retry=RetryPolicy(max_attempts=3, backoff_ms=50, ack_wait_ms=100),
             topics=topics,
-            inflight_max=chance.choice((3, 20, 100_000)),
+            inflight_max=chance.choice((3, 20, ROOM_FOR_ALL)),
             qos0_pending_max=chance.choice((10, 100_000)),
         ),
         log=LogSettings(
