@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
+from headrace.auth import ANONYMOUS, SHARED_OWNER, Keyring
 from headrace.broker import BrokerSettings
 from headrace.log import Log
 from headrace.log.settings import LogSettings
@@ -18,7 +19,6 @@ from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, PeerProtocolError, StorageError
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Leave, Publish, Request, Start
-from headrace.server.auth import ANONYMOUS, SHARED_OWNER, Keyring
 from headrace.server.clock import Clock
 from headrace.server.committer import Job
 from headrace.server.conversation import Conversation, Terms

@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Option(help="Who it is for; subscriptions belong to 
 @app.command()
 def new(name: Name = "", publish: Globs = None, subscribe: FromGlobs = None, as_json: AsJson = False) -> None:
     """Make a key. It is printed once; the configuration keeps only its hash."""
-    from headrace.server.auth import new_key
+    from headrace.auth import new_key
 
     key, hashed = new_key()
     entry = entry_for(hashed, name, publish, subscribe)
@@ -39,7 +39,7 @@ def new(name: Name = "", publish: Globs = None, subscribe: FromGlobs = None, as_
 @app.command("hash")
 def hash_command(name: Name = "", publish: Globs = None, subscribe: FromGlobs = None, as_json: AsJson = False) -> None:
     """Hash a key read from standard input, for the configuration."""
-    from headrace.server.auth import hash_key
+    from headrace.auth import hash_key
 
     key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
     if not key:

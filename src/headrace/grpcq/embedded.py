@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from headrace.auth import Identity
 from headrace.protocols.grpcq.deliveries import encoded
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 from headrace.protocols.grpcq.queues_pb2 import ConsumeResponse, Delivery, PublishRequest, Refusal
-from headrace.server.auth import Identity
 from headrace.server.grpc_queues import Failure, Queues
 
 EMBEDDED = Identity("embedded")

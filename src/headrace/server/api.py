@@ -10,11 +10,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace import __version__
+from headrace.auth import Identity
 from headrace.broker.views import SubscriptionInfo
 from headrace.kernels import compiled
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import check_topic, dead_topic, is_dead_topic
-from headrace.server.auth import Identity
 from headrace.server.browse import browse
 from headrace.server.engine import Engine
 from headrace.server.guard import identity_of

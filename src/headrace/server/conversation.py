@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from headrace.auth import SHARED_OWNER, Identity, Keyring
 from headrace.model.errors import BrokerError, Code, PeerProtocolError, StorageError
 from headrace.model.names import is_own_topic
 from headrace.model.requests import (
@@ -29,7 +30,6 @@ from headrace.model.requests import (
     Take,
 )
 from headrace.protocols.spec import ReadingSession, Session
-from headrace.server.auth import SHARED_OWNER, Identity, Keyring
 from headrace.server.engine import Engine
 from headrace.server.promises import Promises
 from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, Readings, size_of

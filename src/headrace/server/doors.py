@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from headrace.auth import ANONYMOUS, Identity, Keyring
 from headrace.config import Address, Config, ConfigError
 from headrace.protocols.sspq import SspqSession, SspqSettings
-from headrace.server.auth import ANONYMOUS, Identity, Keyring
 from headrace.server.tls import common_name
 
 log = logging.getLogger("headrace.sspq")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from headrace.auth import ANONYMOUS, Identity, Keyring
 from headrace.config import Address, Config, ConfigError, TlsSection
 from headrace.protocols.fujin import Dialect, FujinSession, FujinSettings, WriteHeaders
 from headrace.quic.certificates import Authorities, CertificateFileError
 from headrace.quic.connection import Certificate, configuration
-from headrace.server.auth import ANONYMOUS, Identity, Keyring
 from headrace.server.conversation import Terms
 from headrace.server.dev_certificate import dev_certificate
 from headrace.server.doors import check_callers, identify

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from headrace.auth import Keyring
 from headrace.config import Config
-from headrace.server.auth import Keyring
 from headrace.server.grpc_listener import GrpcListener
 from headrace.server.grpc_queues import Queues, QueueSettings
 

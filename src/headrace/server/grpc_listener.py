@@ -15,12 +15,12 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
+from headrace.auth import ANONYMOUS, Identity, Keyring
 from headrace.config import Address, TlsSection
 from headrace.model.errors import BrokerError, Code
 from headrace.protocols.grpcq.deliveries import encoded
 from headrace.protocols.grpcq.errors import STATUS
 from headrace.protocols.grpcq.queues_pb2 import AckRequest, ConsumeRequest, NackRequest, Refusal, SettleResponse
-from headrace.server.auth import ANONYMOUS, Identity, Keyring
 from headrace.server.grpc_queues import Failure, Queues
 from headrace.server.grpc_stream import StreamCall
 from headrace.server.tls import TlsError

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from headrace.auth import SHARED_OWNER, Identity
 from headrace.broker.settings import TopicSettings
 from headrace.kernels.grpcq_deliveries import group_receipts
 from headrace.kernels.grpcq_envelope import RECEIPT
@@ -16,7 +17,6 @@ from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, Code
 from headrace.protocols.grpcq.envelope import check_source
 from headrace.protocols.grpcq.publishing import Publishing
-from headrace.server.auth import SHARED_OWNER, Identity
 from headrace.server.engine import Engine
 from headrace.server.reader import Reader
 

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from google.protobuf.message import DecodeError
 
+from headrace.auth import Identity
 from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, Code
 from headrace.protocols.grpcq.deliveries import encoded
 from headrace.protocols.grpcq.queues_pb2 import Refusal, Settled, StreamRequest, StreamResponse
-from headrace.server.auth import Identity
 from headrace.server.grpc_queues import Failure, Queues
 from headrace.server.reader import Reader
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.auth import Identity, Keyring
 from headrace.config import HttpSection
-from headrace.server.auth import Identity, Keyring
 from headrace.server.replies import failure
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from headrace.auth import Keyring
 from headrace.config import HttpSection
 from headrace.kernels import compiled
 from headrace.model.errors import BrokerError
 from headrace.server.api import Api
-from headrace.server.auth import Keyring
 from headrace.server.engine import Engine
 from headrace.server.grpc_queues import Queues
 from headrace.server.guard import METRICS_PATH, Guard

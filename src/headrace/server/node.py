@@ -12,12 +12,12 @@ from pathlib import Path
 
 import uvloop
 
+from headrace.auth import Keyring
 from headrace.config import Address, Config, load
 from headrace.kernels import compiled
 from headrace.log import Disk, Log, LogDamaged, OsDisk
 from headrace.model.errors import HeadraceError
 from headrace.protocols.blipmq.session import BlipmqSession
-from headrace.server.auth import Keyring
 from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
 from headrace.server.doors import check_callers, identify, sspq_sessions

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.auth import Identity
 from headrace.quic.link import Link
 from headrace.quic.stream import Reader, Stream
-from headrace.server.auth import Identity
 from headrace.server.quic_ping import Pinger, Verdict
 from headrace.server.quic_stream import StreamDoor, StreamTerms
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.auth import Identity
 from headrace.protocols.spec import Session
 from headrace.quic.stream import Stream
-from headrace.server.auth import Identity
 from headrace.server.conversation import Conversation, Terms
 from headrace.server.engine import Engine
 

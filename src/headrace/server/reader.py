@@ -2,10 +2,10 @@
 
 import asyncio
 
+from headrace.auth import SHARED_OWNER, Identity
 from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.requests import Publish, Settle, Start
-from headrace.server.auth import SHARED_OWNER, Identity
 from headrace.server.engine import Engine
 from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, settle_each
 

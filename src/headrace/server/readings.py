@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import groupby
 
+from headrace.auth import SHARED_OWNER
 from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, Code
 from headrace.model.requests import FOREVER_US, Fetch, Follow, Settle
 from headrace.protocols.spec import ReadingSession
-from headrace.server.auth import SHARED_OWNER
 from headrace.server.engine import Engine, Waiting
 
 TAKE_MAX = 4096

@@ -15,12 +15,12 @@ from itertools import islice
 
 import msgspec
 
+from headrace.auth import Identity
 from headrace.broker.deadletters import ATTEMPTS, ORIGIN_OFFSET, ORIGIN_SUBSCRIPTION, ORIGIN_TOPIC, REASON
 from headrace.log import Log
 from headrace.model.batch import Message, Protocol, build_batch
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import REDRIVEN_TOPIC, check_topic, dead_topic, is_dead_topic
-from headrace.server.auth import Identity
 from headrace.server.engine import Engine
 from headrace.server.shapes import DeadLetter, dead_letter, origin_topic
 from headrace.server.walk import find_message, messages_from

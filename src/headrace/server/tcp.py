@@ -17,8 +17,8 @@ from itertools import count
 from mmap import mmap
 from typing import cast
 
+from headrace.auth import Identity
 from headrace.protocols.spec import Session
-from headrace.server.auth import Identity
 from headrace.server.conversation import Conversation, Terms
 from headrace.server.engine import Engine
 

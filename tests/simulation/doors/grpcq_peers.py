@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from headrace.auth import ANONYMOUS
 from headrace.model.errors import BrokerError, Code
 from headrace.protocols.grpcq.deliveries import encoded
 from headrace.protocols.grpcq.grpcq_pb2 import Message
@@ -16,7 +17,6 @@ from headrace.protocols.grpcq.queues_pb2 import (
     StreamRequest,
     StreamResponse,
 )
-from headrace.server.auth import ANONYMOUS
 from headrace.server.grpc_queues import Failure
 from headrace.server.grpc_stream import StreamCall
 from tests.simulation.doors.ledger import Fate

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
 
+from headrace.auth import ANONYMOUS, Keyring
 from headrace.broker import BrokerSettings
 from headrace.log import Log
 from headrace.log.settings import LogSettings
@@ -19,7 +20,6 @@ from headrace.protocols.blipmq.session import BlipmqSession
 from headrace.protocols.fujin import FujinSession, FujinSettings
 from headrace.protocols.sspq import SspqSession, SspqSettings
 from headrace.quic.stream import Stream
-from headrace.server.auth import ANONYMOUS, Keyring
 from headrace.server.clock import Clock
 from headrace.server.committer import Job
 from headrace.server.conversation import Terms

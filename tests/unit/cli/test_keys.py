@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.auth import Identity, Keyring
 from headrace.config import load
-from headrace.server.auth import Identity, Keyring
 from tests.unit.cli.doubles import Shell
 
 

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from headrace.auth import Keyring
 from headrace.config import HttpSection, KeyEntry
-from headrace.server.auth import Keyring
 from headrace.server.guard import SECURITY_HEADERS, Guard
 
 BASE = "http://127.0.0.1:9100"

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from headrace.auth import ANONYMOUS
 from headrace.log import OsDisk
 from headrace.log.disk import File
 from headrace.model.batch import Buffer
@@ -17,7 +18,6 @@ from headrace.protocols.fujin.transport_quic import QuicTransport
 from headrace.protocols.fujin.transports import connect
 from headrace.quic.link import Link
 from headrace.quic.stream import Stream
-from headrace.server.auth import ANONYMOUS
 from headrace.server.dev_certificate import DEV_CERT_NAME
 from headrace.server.node import Node
 from headrace.server.quic import QuicListener

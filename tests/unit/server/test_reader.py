@@ -5,9 +5,9 @@ import errno
 
 import pytest
 
+from headrace.auth import ANONYMOUS, Identity, Scope
 from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, Code
-from headrace.server.auth import ANONYMOUS, Identity, Scope
 from headrace.server.reader import Reader
 from tests.simulation.virtual_engine import Shop, in_virtual_time
 

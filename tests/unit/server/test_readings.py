@@ -1,7 +1,7 @@
 """Fetches and follows of one conversation: what they are given, when they wait, what a peer that is not there costs."""
 
+from headrace.auth import ANONYMOUS
 from headrace.model.requests import FOREVER_US, Fence, Fetch, Follow, Leave, Settle, Start, Subscribe, Take
-from headrace.server.auth import ANONYMOUS
 from headrace.server.promises import HELD_BYTES_MAX
 from headrace.server.readings import TAKE_BYTES_MAX
 from tests.simulation.virtual_engine import Shop, a_publish, in_virtual_time

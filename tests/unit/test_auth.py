@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.auth import DECISIONS_MAX, BadKeyEntry, Identity, Keyring, Scope, hash_key, new_key, owner_of
 from headrace.config import KeyEntry
-from headrace.server.auth import DECISIONS_MAX, BadKeyEntry, Identity, Keyring, Scope, hash_key, new_key, owner_of
 
 
 def test_a_fresh_key_opens_the_ring_that_holds_its_hash() -> None:

@@ -1,0 +1,1 @@
+"""The log as Arrow columns over Flight: for Spark, and for any Arrow client."""

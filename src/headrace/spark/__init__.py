@@ -1,0 +1,1 @@
+"""The data pipeline on Spark: topics as tables, and back again by query."""
