@@ -9,27 +9,20 @@ from typing import Self
 
 import msgspec
 
-from headrace.broker import snapshot
+from headrace.broker import snapshot, views
 from headrace.broker.alarms import NEVER, Alarms
 from headrace.broker.dispatch import Dispatch
 from headrace.broker.journal import Journal
+from headrace.broker.readers import Reader, Readers
 from headrace.broker.registry import Registry
 from headrace.broker.replay import fold
 from headrace.broker.runs import Consumer
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.subscription import Definition, Subscription
 from headrace.broker.topic import Topic
-from headrace.broker.views import (
-    Counters,
-    Status,
-    SubscriptionInfo,
-    TopicInfo,
-    count_all,
-    status_of,
-    subscription_info,
-    topic_info,
-)
+from headrace.broker.views import Counters, ReaderInfo, Status, SubscriptionInfo, TopicInfo
 from headrace.broker.waiting import WaitingRoom
+from headrace.broker.writers import Chunk, Writers
 from headrace.model.batch import Batch
 from headrace.model.delivery import BatchSource, Portion
 from headrace.model.errors import BrokerError, Code
@@ -44,7 +37,11 @@ SWEEP_INTERVAL_US = 1_000_000
 
 
 class Broker:
-    """All topics and subscriptions, and everything that can be done with them."""
+    """All topics and subscriptions, and everything that can be done with them.
+
+    writers   who writes in transactions
+    readers   who follows the log from outside
+    """
 
     def __init__(self, source: BatchSource, settings: BrokerSettings) -> None:
         self._source = source
@@ -54,6 +51,8 @@ class Broker:
         self._subscriptions = self._registry.subscriptions
         self._journal = Journal()
         self._dispatch = Dispatch(source, settings, self._journal)
+        self.writers = Writers()
+        self.readers = Readers(self._journal)
         self._waiting = WaitingRoom()
         self._holding: dict[Consumer, dict[int, Subscription]] = {}
         self._wakes: Alarms[int] = Alarms()
@@ -256,8 +255,9 @@ class Broker:
         return self._waiting.drain()
 
     def needed_from(self) -> int:
-        """The lowest offset any subscription still needs; NEVER when none needs anything."""
-        return min((sub.needed_from() for sub in self._subscriptions.values()), default=NEVER)
+        """The lowest offset any subscription or reader still needs; NEVER when none needs anything."""
+        needed = min((sub.needed_from() for sub in self._subscriptions.values()), default=NEVER)
+        return min(needed, self.readers.needed_from())
 
     # Memory
 
@@ -267,15 +267,16 @@ class Broker:
             sub = self._registry.create(msgspec.json.decode(event.detail, type=Definition), event.subscription)
             sub.rewind(offset)
             self._recover(sub)
-            return
-        known = self._subscriptions.get(event.subscription)
-        if known is None:
-            return
-        if event.event == Event.UNSUBSCRIBED:
-            self._wakes.cancel(known.id)
-            self._registry.remove(known)
-        else:
-            fold(known, event, self._source)
+        elif event.event == Event.COMMITTED:
+            self.writers.committed(msgspec.json.decode(event.detail, type=Chunk), event.timestamp_us)
+        elif event.event == Event.REPORTED:
+            self.readers.reported(msgspec.json.decode(event.detail, type=Reader))
+        elif (known := self._subscriptions.get(event.subscription)) is not None:
+            if event.event == Event.UNSUBSCRIBED:
+                self._wakes.cancel(known.id)
+                self._registry.remove(known)
+            else:
+                fold(known, event, self._source)
 
     def recovered(self, now: int) -> None:
         """Everything recorded is applied. Readers that held messages are gone with the process they read from."""
@@ -293,7 +294,7 @@ class Broker:
 
     def snapshot(self) -> bytes:
         """The state, everything drained so far included: events from the next record on are not in it."""
-        return snapshot.encode(self._registry)
+        return snapshot.encode(self._registry, self.writers, self.readers)
 
     @classmethod
     def restore(cls, state: bytes, source: BatchSource, settings: BrokerSettings) -> Self:
@@ -302,7 +303,7 @@ class Broker:
         Raises BadSnapshot for bytes that are none.
         """
         broker = cls(source, settings)
-        for sub in snapshot.load(state, broker._registry):
+        for sub in snapshot.load(state, broker._registry, broker.writers, broker.readers):
             broker._recover(sub)
         return broker
 
@@ -311,25 +312,30 @@ class Broker:
     @property
     def counters(self) -> Counters:
         """Totals for the metrics."""
-        return count_all(self._registry)
+        return views.count_all(self._registry)
 
     def topics(self) -> list[TopicInfo]:
         """Every topic published to or subscribed to."""
-        return [topic_info(topic) for topic in self._registry.topics()]
+        return [views.topic_info(topic) for topic in self._registry.topics()]
 
     def subscriptions(self) -> list[SubscriptionInfo]:
         """Every subscription."""
-        return [subscription_info(sub, self._source) for sub in self._subscriptions.values()]
+        return [views.subscription_info(sub, self._source) for sub in self._subscriptions.values()]
 
     def subscription(self, subscription: int) -> SubscriptionInfo | None:
         """One subscription, None when it is unknown."""
         sub = self._subscriptions.get(subscription)
-        return None if sub is None else subscription_info(sub, self._source)
+        return None if sub is None else views.subscription_info(sub, self._source)
+
+    def following(self) -> list[ReaderInfo]:
+        """Every reader outside the broker, with its lag."""
+        names = [topic.name for topic in self._registry.topics()]
+        return [views.reader_info(reader, names, self._source) for reader in self.readers.all()]
 
     def status_of(self, subscription: int, offset: int) -> Status | None:
         """Where a message of its topic stands in a subscription, None when that is unknown."""
         sub = self._subscriptions.get(subscription)
-        return None if sub is None else status_of(sub, offset)
+        return None if sub is None else views.status_of(sub, offset)
 
     # How the above is done
 

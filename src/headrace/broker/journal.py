@@ -52,6 +52,11 @@ class Journal:
         self._last.pop(subscription, None)
         self._entries.append(EventPart(event, now, subscription, (), reason, detail))
 
+    def told(self, event: Event, now: int, detail: bytes) -> None:
+        """Something happened that is about no subscription."""
+        self.recorded += 1
+        self._entries.append(EventPart(event, now, 0, (), "", detail))
+
     def dead(self, subscription: int, now: int, item: Range, reason: str, copy: bytes) -> None:
         """These messages were given up; `copy` is the batch of their dead letters, true together with the event."""
         self.recorded += 1

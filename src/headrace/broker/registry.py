@@ -6,7 +6,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.broker.subscription import Definition, Subscription
 from headrace.broker.topic import Topic
 from headrace.model.delivery import BatchSource
-from headrace.model.events import Event
+from headrace.model.events import OUTCOMES
 
 
 class Registry:
@@ -25,7 +25,7 @@ class Registry:
         self._named: dict[tuple[str, str, str], Subscription] = {}
         self._unclaimed: dict[tuple[str, str, int], list[Subscription]] = {}
         self.subscriptions: dict[int, Subscription] = {}
-        self.removed = [0] * (max(Event) + 1)
+        self.removed = [0] * OUTCOMES
         self.removed_redelivered = 0
         self.last_id = 0
 

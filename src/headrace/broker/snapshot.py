@@ -2,9 +2,11 @@
 
 import msgspec
 
+from headrace.broker.readers import Reader, Readers
 from headrace.broker.registry import Registry
 from headrace.broker.runs import Run
 from headrace.broker.subscription import Definition, Subscription
+from headrace.broker.writers import Progress, Writers
 from headrace.model.errors import HeadraceError
 
 VERSION = 1
@@ -35,6 +37,17 @@ class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
     tails: dict[int, int] = {}
 
 
+class SavedWriter(msgspec.Struct, frozen=True, array_like=True):
+    """A writer and how far it is."""
+
+    owner: str
+    writer: str
+    batch: int | None
+    open_batch: int | None
+    chunks_done: int
+    last_used: int
+
+
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a broker remembers. `removed` is the tally of subscriptions that are gone."""
 
@@ -44,9 +57,11 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: list[SavedSubscription]
     removed: list[int]
     removed_redelivered: int
+    writers: list[SavedWriter] = []
+    readers: list[Reader] = []
 
 
-def encode(registry: Registry) -> bytes:
+def encode(registry: Registry, writers: Writers, readers: Readers) -> bytes:
     """The snapshot of this state."""
     return msgspec.msgpack.encode(
         Saved(
@@ -56,12 +71,14 @@ def encode(registry: Registry) -> bytes:
             subscriptions=[_save(sub) for sub in registry.subscriptions.values()],
             removed=registry.removed,
             removed_redelivered=registry.removed_redelivered,
+            writers=[_save_writer(*key, progress) for key, progress in writers.items()],
+            readers=readers.all(),
         )
     )
 
 
-def load(state: bytes, registry: Registry) -> list[Subscription]:
-    """Fill an empty registry with what was saved, and return its subscriptions.
+def load(state: bytes, registry: Registry, writers: Writers, readers: Readers) -> list[Subscription]:
+    """Fill an empty registry, and who writes and reads, with what was saved, and return the subscriptions.
 
     What became visible since the snapshot is counted from the source.
     Raises BadSnapshot for bytes of another kind or version.
@@ -72,6 +89,10 @@ def load(state: bytes, registry: Registry) -> list[Subscription]:
     registry.removed_redelivered = saved.removed_redelivered
     for known in saved.topics:
         registry.restore_topic(known.name, known.published, known.end)
+    for saved_writer in saved.writers:
+        _load_writer(saved_writer, writers)
+    for reader in saved.readers:
+        readers.reported(reader)
     subscriptions = [_load(each, registry) for each in saved.subscriptions]
     for sub in subscriptions:
         registry.add(sub)
@@ -112,3 +133,12 @@ def _save(sub: Subscription) -> SavedSubscription:
         [(run.first, run.count, run.offset, run.attempt, run.due, run.awaited) for run in sub.runs],
         {run.first: run.tail for run in sub.runs if run.tail},
     )
+
+
+def _load_writer(saved: SavedWriter, writers: Writers) -> None:
+    progress = Progress(saved.batch, saved.open_batch, saved.chunks_done, saved.last_used)
+    writers.restore((saved.owner, saved.writer), progress)
+
+
+def _save_writer(owner: str, writer: str, progress: Progress) -> SavedWriter:
+    return SavedWriter(owner, writer, progress.batch, progress.open_batch, progress.chunks_done, progress.last_used)

@@ -12,7 +12,7 @@ from headrace.broker.alarms import NEVER
 from headrace.broker.runs import Consumer, Run, Runs
 from headrace.broker.topic import Topic
 from headrace.model.batch import Batch
-from headrace.model.events import Event, Range
+from headrace.model.events import OUTCOMES, Event, Range
 
 TIMERS_SLACK = 64
 
@@ -69,7 +69,7 @@ class Subscription:
         self.timers: list[tuple[int, int, Run]] = []
         self.ready: list[tuple[int, int, Run]] = []
         self.parked: list[tuple[int, int, Run]] = []
-        self.tally = [0] * (max(Event) + 1)
+        self.tally = [0] * OUTCOMES
         self.redelivered = 0
         self.last_used = 0
         self.untouched = False

@@ -1,8 +1,10 @@
 """What the broker tells about itself: values without a way back into its state. Changes nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from headrace.broker.readers import Reader
 from headrace.broker.registry import Registry
 from headrace.broker.subscription import Subscription
 from headrace.broker.topic import Topic
@@ -62,6 +64,18 @@ class SubscriptionInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReaderInfo:
+    """A reader outside the broker; `lag` counts the messages of its topics (None: all) from `offset` on."""
+
+    reader: str
+    owner: str
+    topics: Sequence[str] | None
+    offset: int
+    lag: int
+    reported_us: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
     """Totals over all topics and subscriptions, removed ones included; `inflight` is of this moment."""
 
@@ -104,6 +118,20 @@ def subscription_info(sub: Subscription, source: BatchSource) -> SubscriptionInf
         dropped=tally[Event.DROPPED],
         waiting_consumers=len(sub.waiters),
         last_used_us=sub.last_used,
+    )
+
+
+def reader_info(reader: Reader, every_topic: Sequence[str], source: BatchSource) -> ReaderInfo:
+    """What there is to know about a reader."""
+    offset = reader.offset or 0
+    chosen = every_topic if reader.topics is None else reader.topics
+    return ReaderInfo(
+        reader=reader.reader,
+        owner=reader.owner,
+        topics=reader.topics,
+        offset=offset,
+        lag=sum(source.count_from(topic, offset) for topic in chosen),
+        reported_us=reader.reported_us,
     )
 
 

@@ -1,8 +1,9 @@
 """What the broker and its feed process say to each other over their socket, as values and as lines of JSON.
 
-Both ends read this file; it knows no socket and no process. A line is one message and ends with a newline. The feed asks
-(`Request`), numbering its questions; the broker answers each with a `Reply` of the same number, in any order. Beside
-that the broker says `Open` once, when the log may be read, and `Keys` when they change; the feed says `Listening` once.
+Both ends read this file; it knows no socket and no process. A line is one message and ends with a newline. The feed
+asks (`Request`), numbering its questions; the broker answers each with a `Reply` of the same number, in any order.
+Beside that the broker says `Open` once, when the log may be read, and `Keys` when they change; the feed says
+`Listening` once.
 """
 
 from collections.abc import Iterator

@@ -12,8 +12,10 @@ Little-endian, padded to 8 bytes like every part. An event takes one offset of t
     28 u32 detail_len
     32     ranges x (u64 first offset, u32 count, u32 attempt), then reason, then detail
 
-A range is a run of neighbouring messages of one batch that share their fate. `detail` belongs to the event: for
-SUBSCRIBED it is the subscription's definition in JSON, for the others it is empty.
+A range is a run of neighbouring messages of one batch that share their fate. `detail` belongs to the event and is
+JSON: for SUBSCRIBED the subscription's definition, for COMMITTED which chunk of which transaction the record is, for
+REPORTED how far a reader outside the broker has come; the others have none. COMMITTED and REPORTED are about no
+subscription (0) and have no ranges.
 """
 
 import struct
@@ -43,6 +45,12 @@ class Event(IntEnum):
     EXPIRED = 7
     DEAD = 8
     DROPPED = 9
+    COMMITTED = 10
+    REPORTED = 11
+
+
+OUTCOMES = Event.DROPPED + 1
+"""How long a list is that counts messages by what happened to them."""
 
 
 class Range(NamedTuple):
