@@ -1,0 +1,149 @@
+"""Starts the JVM of a local driver without Spark's shell scripts, from an archive of loaded classes.
+
+The scripts start one JVM to find out how to start another, and each loads thousands of classes from jars. Started
+directly, with the classes mapped from an archive that the first run leaves behind, a session is there in less than half
+the time.
+The JVM ends when this process does, however that ends: it watches its standard input.
+"""
+
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from headrace.spark.java import Java, SparkUnavailable, fingerprint
+
+OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+    "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.security.action",
+    "sun.util.calendar",
+)  # fmt: skip
+"""What Spark reaches into, as its own launcher lists it."""
+
+LOGGING = Path(__file__).with_name("log4j2.properties")
+START_TIMEOUT_S = 120.0
+SETTLED_S = 3.0
+LOOPBACK = "127.0.0.1"
+_POLL_S = 0.02
+
+
+def spark_home(cache: Path) -> Path:
+    """A SPARK_HOME that is pyspark's but for `python/lib`.
+
+    Without its zip, workers import pyspark from site-packages, where it is compiled: each starts four times faster.
+    """
+    import pyspark
+
+    package = Path(pyspark.__file__).parent
+    home = cache / f"spark-{pyspark.__version__}-{fingerprint(package)}"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "jars", "sbin"):
+        with contextlib.suppress(FileExistsError):
+            (home / name).symlink_to(package / name)
+    return home
+
+
+@contextlib.contextmanager
+def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> Iterator[None]:
+    """A new JVM that the first session made inside this context connects to.
+
+    Raises SparkUnavailable when it does not come up.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-spark-") as scratch:
+        information = Path(scratch, "gateway")
+        environ = os.environ | {
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(information),
+            "JAVA_HOME": str(java.home),
+            "SPARK_CONNECT_MODE": "0",
+            "SPARK_HOME": str(home),
+        }
+        if conf.get("spark.master", "").startswith("local"):
+            environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        process = subprocess.Popen(
+            command(java, home, conf, memory), env=environ, stdin=subprocess.PIPE, start_new_session=True
+        )
+        port, secret = _connection(process, information)
+    ours = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret, "SPARK_HOME": str(home)}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
+
+
+def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> list[str]:
+    """The command line of the JVM."""
+    own = conf.get("spark.driver.extraJavaOptions", "").split()
+    settings = [f"--conf={name}={value}" for name, value in conf.items() if name != "spark.driver.extraJavaOptions"]
+    return [
+        str(java.executable),
+        "-cp", f"{home}/jars/*",
+        f"-Xmx{memory}",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
+        "--enable-native-access=ALL-UNNAMED",
+        "-Djdk.reflect.useDirectMethodHandle=false",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        f"-Dlog4j2.configurationFile={LOGGING}",
+        *archive_options(java, home),
+        *own,
+        "org.apache.spark.deploy.SparkSubmit",
+        *settings,
+        "pyspark-shell",
+    ]  # fmt: skip
+
+
+def archive_options(java: Java, home: Path) -> list[str]:
+    """Options that map the archive of classes, or have this JVM write it when it ends."""
+    archive = home / f"classes-{fingerprint(java.executable)}.jsa"
+    base = archive.with_suffix(".base.jsa")
+    if not base.exists():
+        draft = base.with_suffix(f".{os.getpid()}")
+        options = [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}"]
+        made = subprocess.run(options, capture_output=True, check=False)
+        if made.returncode or not draft.exists():
+            return []
+        draft.replace(base)
+    quiet = ["-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"]
+    if not archive.exists():
+        _adopt(java, archive)
+    if archive.exists():
+        return [f"-XX:SharedArchiveFile={archive}", *quiet]
+    return [
+        f"-XX:SharedArchiveFile={base}",
+        f"-XX:ArchiveClassesAtExit={archive.with_suffix(f'.{os.getpid()}.draft')}",
+        *quiet,
+    ]
+
+
+def _adopt(java: Java, archive: Path) -> None:
+    """Take an archive that a JVM wrote when it ended, once it is written and if it can be used."""
+    for draft in archive.parent.glob(f"{archive.stem}.*.draft"):
+        if time.time() - draft.stat().st_mtime < SETTLED_S:
+            continue
+        options = ["-cp", f"{archive.parent}/jars/*", f"-XX:SharedArchiveFile={draft}", "-Xshare:on", "-version"]
+        usable = subprocess.run([str(java.executable), *options], capture_output=True, check=False).returncode == 0
+        with contextlib.suppress(OSError):
+            if usable:
+                draft.replace(archive)
+            else:
+                draft.unlink()
+
+
+def _connection(process: "subprocess.Popen[bytes]", information: Path) -> tuple[int, str]:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not information.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise SparkUnavailable(f"the JVM ended with {process.wait()} before Spark was up; see its output above")
+        time.sleep(_POLL_S)
+    data = information.read_bytes()
+    port, size = struct.unpack_from(">ii", data)
+    return port, data[8 : 8 + size].decode()

@@ -1,0 +1,62 @@
+"""A Spark session with what headrace measured to be good defaults; whatever the caller sets wins.
+
+Knows settings, not tables. `docs/spark.md` says what each default is for.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headrace.spark.java import SparkUnavailable, cache_dir, find_java
+from headrace.spark.launch import gateway, spark_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+MEMORY = "2g"
+SHUFFLE_PARTITIONS = 2
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def new_session(
+    name: str, *, master: str = "local[*]", memory: str = MEMORY, conf: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """A session of this name at `master`: `local[N]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
+
+    `memory` is the driver's heap; the executors of a cluster have `spark.executor.memory`. A session that is already
+    active in this process is handed back with `conf` applied to it. Raises SparkUnavailable with what to install.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkUnavailable("Spark is not installed: pip install 'headrace[spark]'") from None
+    if master.startswith("sc://"):
+        return _configured(SparkSession.builder.remote(master), conf or {}).getOrCreate()
+    settings = {"spark.app.name": name, "spark.master": master, **DEFAULTS, **(conf or {})}
+    builder = _configured(SparkSession.builder, settings)
+    if SparkSession.getActiveSession() is not None:
+        return builder.getOrCreate()
+    java = find_java()
+    if not java.bundled or "SPARK_HOME" in os.environ:
+        os.environ["JAVA_HOME"] = str(java.home)
+        return builder.config("spark.driver.memory", memory).getOrCreate()
+    with gateway(java, spark_home(cache_dir()), settings, memory):
+        return builder.getOrCreate()
+
+
+def _configured(builder: "SparkSession.Builder", conf: Mapping[str, str]) -> "SparkSession.Builder":
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    return builder

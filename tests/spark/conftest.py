@@ -1,0 +1,47 @@
+"""One Spark session for the whole run, and a real broker beside it for each test."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.spark.session import new_session
+from tests.harness.lakeside import Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Publish = Callable[[str, list[bytes]], None]
+
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The session every Spark test shares."""
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    conf = QUICK | {"spark.sql.warehouse.dir": str(warehouse)}
+    session = new_session("headrace tests", master="local[2]", memory="1g", conf=conf)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def feed_broker(tmp_path: Path) -> Iterator[Lakeside]:
+    """A running broker with its feed: `endpoint`, `key`, `kill`, `start`."""
+    broker = Lakeside(tmp_path / "data")
+    broker.start()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def publish(feed_broker: Lakeside) -> Publish:
+    """Publish values to a topic of that broker; durable on return."""
+    return lambda topic, values: asyncio.run(feed_broker.publish(topic, values))
