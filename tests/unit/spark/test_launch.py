@@ -1,0 +1,69 @@
+"""The JVM's command line and its archive of classes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.spark import launch
+from headrace.spark.java import Java, SparkUnavailable
+from headrace.spark.launch import archive_options, command, gateway, spark_home
+
+WRITES_ITS_ARCHIVE = '[ "$1" = -Xshare:dump ] && : > "${2#*=}"; exit 0'
+
+
+def a_java(tmp_path: Path, script: str) -> Java:
+    executable = tmp_path / "java"
+    executable.write_text(f"#!/bin/sh\n{script}\n")
+    executable.chmod(0o755)
+    return Java(tmp_path, executable, bundled=True)
+
+
+def test_settings_go_to_spark_and_options_to_the_jvm(tmp_path: Path) -> None:
+    java = a_java(tmp_path, "exit 1")
+    line = command(java, tmp_path, {"spark.a": "b c", "spark.driver.extraJavaOptions": "-Dx=1 -Dy=2"}, "3g")
+    at = line.index("org.apache.spark.deploy.SparkSubmit")
+    assert {"-Xmx3g", "-Dx=1", "-Dy=2"} <= set(line[:at])
+    assert line[at + 1 :] == ["--conf=spark.a=b c", "pyspark-shell"]
+
+
+def test_a_jvm_that_cannot_make_archives_runs_without(tmp_path: Path) -> None:
+    assert archive_options(a_java(tmp_path, "exit 1"), tmp_path) == []
+
+
+def test_the_first_run_leaves_an_archive_that_the_next_ones_map(tmp_path: Path) -> None:
+    java = a_java(tmp_path, WRITES_ITS_ARCHIVE)
+    first = archive_options(java, tmp_path)
+    draft = next(Path(option.split("=")[1]) for option in first if "ArchiveClassesAtExit" in option)
+    draft.write_bytes(b"classes")
+    assert any("ArchiveClassesAtExit" in option for option in archive_options(java, tmp_path)), "not whole yet"
+    os.utime(draft, (0, 0))
+    later = archive_options(java, tmp_path)
+    assert not any("ArchiveClassesAtExit" in option for option in later)
+    mapped = next(Path(option.split("=")[1]) for option in later if "SharedArchiveFile" in option)
+    assert mapped.read_bytes() == b"classes"
+
+
+def test_an_archive_the_jvm_refuses_is_thrown_away(tmp_path: Path) -> None:
+    java = a_java(tmp_path, f'case "$*" in *-Xshare:on*) exit 1;; esac\n{WRITES_ITS_ARCHIVE}')
+    first = archive_options(java, tmp_path)
+    draft = next(Path(option.split("=")[1]) for option in first if "ArchiveClassesAtExit" in option)
+    draft.write_bytes(b"half")
+    os.utime(draft, (0, 0))
+    archive_options(java, tmp_path)
+    assert not draft.exists()
+
+
+def test_spark_home_has_everything_but_the_zip(tmp_path: Path) -> None:
+    home = spark_home(tmp_path)
+    assert (home / "bin" / "spark-submit").exists()
+    assert (home / "jars").is_dir()
+    assert not (home / "python").exists()
+    assert spark_home(tmp_path) == home
+
+
+def test_a_jvm_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "START_TIMEOUT_S", 20.0)
+    with pytest.raises(SparkUnavailable, match="ended with 3"), gateway(a_java(tmp_path, "exit 3"), tmp_path, {}, "1g"):
+        pass
+    assert "PYSPARK_GATEWAY_PORT" not in os.environ
