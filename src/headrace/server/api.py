@@ -18,6 +18,7 @@ from headrace.model.names import check_topic, dead_topic, is_dead_topic
 from headrace.server.browse import browse
 from headrace.server.engine import Engine
 from headrace.server.guard import identity_of
+from headrace.server.marks import Marks
 from headrace.server.redrive import Redrive
 from headrace.server.replies import document, failure
 from headrace.server.trace import find_by_id, trace
@@ -41,10 +42,10 @@ class RedriveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Api:
     """The endpoints under /api."""
 
-    def __init__(self, engine: Engine, not_ready: Callable[[], str | None]) -> None:
+    def __init__(self, engine: Engine, not_ready: Callable[[], str | None], marks: Marks | None = None) -> None:
         self._engine = engine
         self._not_ready = not_ready
-        self._redrive = Redrive(engine)
+        self._redrive = Redrive(engine, marks or Marks(engine.log))
         self._walks = asyncio.Semaphore(WALKS_MAX)
 
     def routes(self) -> Sequence[BaseRoute]:

@@ -153,12 +153,16 @@ class Engine:
         """
         await self.publish_record(topic, bytearray(ROOM + payload), count)
 
-    async def publish_record(self, topic: str, record: bytearray, count: int) -> None:
+    async def publish_record(
+        self, topic: str, record: bytearray, count: int, *, undo: Callable[[], None] | None = None
+    ) -> None:
         """Append a record, with free bytes before its parts as in a Publish, and return when it is durable.
 
-        Raises BrokerError(STORAGE) when the log refused it.
+        The record is appended before the first await, so state that it changes may be changed just before the call;
+        `undo` takes that back, and is called before anything else happens should the log refuse the record.
+        Raises BrokerError(STORAGE) then.
         """
-        waiter = _Waiter(self)
+        waiter = _Waiter(self, undo)
         await waiter.until(self.publish(Publish(topic, 1, count, record, b""), waiter))
 
     async def recorded(self) -> None:
@@ -320,14 +324,17 @@ class Engine:
 class _Waiter:
     """A coroutine waiting for its own publish, or event."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, undo: Callable[[], None] | None = None) -> None:
         self._engine = engine
+        self._undo = undo
         self._moved = asyncio.Event()
         self._cause: StorageError | None = None
 
     def publish_refused(self, request: Publish, cause: StorageError) -> None:
         """The log would not take it."""
         self._cause = cause
+        if self._undo is not None:
+            self._undo()
 
     def settled(self) -> None:
         """A watermark moved."""

@@ -19,6 +19,7 @@ from headrace.server.api import Api
 from headrace.server.engine import Engine
 from headrace.server.grpc_queues import Queues
 from headrace.server.guard import METRICS_PATH, Guard
+from headrace.server.marks import Marks
 from headrace.server.metrics import Metrics
 from headrace.server.queues import queue_routes
 from headrace.server.replies import STATUS, document, failure
@@ -30,11 +31,15 @@ log = logging.getLogger("headrace.http")
 
 
 def build_app(
-    engine: Engine, keyring: Callable[[], Keyring], settings: HttpSection, queues: Queues | None = None
+    engine: Engine,
+    keyring: Callable[[], Keyring],
+    settings: HttpSection,
+    queues: Queues | None = None,
+    marks: Marks | None = None,
 ) -> ASGIApp:
     """The application for one engine; `keyring` is asked at every request, so that reloaded keys count at once.
 
-    With `queues` it also has grpcq's publish endpoint.
+    With `queues` it also has grpcq's publish endpoint. `marks` are shared with others who redrive dead letters.
     """
     probes = _Probes(engine, Metrics(engine, topics_max=settings.metrics_topics_max, kernels_compiled=compiled()))
     app = Starlette(
@@ -42,7 +47,7 @@ def build_app(
             Route("/healthz", probes.healthz),
             Route("/readyz", probes.readyz),
             Route(METRICS_PATH, probes.metrics),
-            *Api(engine, probes.not_ready).routes(),
+            *Api(engine, probes.not_ready, marks).routes(),
             *(queue_routes(queues) if queues is not None else ()),
         ],
         exception_handlers={

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -14,27 +15,33 @@ import uvloop
 
 from headrace.auth import Keyring
 from headrace.config import Address, Config, load
+from headrace.feed.messages import Open
 from headrace.kernels import compiled
 from headrace.log import Disk, Log, LogDamaged, OsDisk
 from headrace.model.errors import HeadraceError
 from headrace.protocols.blipmq.session import BlipmqSession
+from headrace.server.channel import FeedDesk
 from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
 from headrace.server.doors import check_callers, identify, sspq_sessions
 from headrace.server.engine import Engine
+from headrace.server.feed_process import FeedProcess, feed_installed
 from headrace.server.fujin_doors import quic_door, tls_door
 from headrace.server.grpc_door import grpc_door, queue_settings
 from headrace.server.grpc_listener import GrpcListener
 from headrace.server.grpc_queues import Queues
 from headrace.server.http import build_app
+from headrace.server.marks import Marks
 from headrace.server.quic import QuicListener
 from headrace.server.recovery import recover_broker
 from headrace.server.serving import HttpServer, serve_http
 from headrace.server.snapshots import Snapshots
+from headrace.server.staging import Staging
 from headrace.server.tcp import TcpLimits, TcpListener
 from headrace.server.tls import server_context
+from headrace.server.transactions import Transactions
 
-RETENTION_EVERY_S = 30.0
+CHORES_EVERY_S = 30.0
 SWITCH_INTERVAL_S = 0.0005
 log = logging.getLogger("headrace.node")
 
@@ -42,12 +49,17 @@ log = logging.getLogger("headrace.node")
 class Node:
     """A running broker. Make one with `Node.start`, end it with `stop`."""
 
-    def __init__(self, config: Config, engine: Engine, keyring: Keyring) -> None:
+    def __init__(
+        self, config: Config, engine: Engine, keyring: Keyring, staging: Staging, feed: FeedProcess | None
+    ) -> None:
         self.config = config
         self.engine = engine
+        self.feed = feed
         self.endpoints: dict[str, str] = {}
         self.queues = Queues(engine, queue_settings(config))
         self._keyring = keyring
+        self._marks = Marks(engine.log)
+        self._transactions = Transactions(engine, staging, self._marks)
         self._listeners: list[TcpListener | QuicListener | GrpcListener] = []
         self._http: HttpServer | None = None
         self._chores: list[asyncio.Task[None]] = []
@@ -66,18 +78,26 @@ class Node:
         keyring = Keyring.from_settings(config.auth.api_keys)
         data_dir = Path(config.data_dir)
         settings = config.log_settings()
-        stored = Log.open(data_dir / "log", disk or OsDisk(), settings, accept_damage=accept_damage)
+        disk = disk or OsDisk()
         clock = clock or Clock()
-        engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
-        engine.journal()
-        node = cls(config, engine, keyring)
+        async with AsyncExitStack() as undo:
+            feed = FeedProcess() if config.listen.flight is not None and feed_installed() else None
+            if feed is not None:
+                undo.push_async_callback(feed.stop, config.limits.drain_timeout_s)
+                await feed.spawn()
+            stored = Log.open(data_dir / "log", disk, settings, accept_damage=accept_damage)
+            engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
+            engine.journal()
+            node = cls(config, engine, keyring, Staging(data_dir / "staging", disk), feed)
+            undo.pop_all()
         try:
+            node._transactions.recover()
             await node._open_listeners()
         except BaseException:
             await node.stop()
             raise
         (data_dir / "endpoints.json").write_text(json.dumps(node.endpoints, indent=2) + "\n")
-        node._chores.append(asyncio.create_task(node._retire()))
+        node._chores.append(asyncio.create_task(node._tend()))
         engine.ready = True
         return node
 
@@ -87,6 +107,9 @@ class Node:
         timeout_s = self.config.limits.drain_timeout_s
         for listener in self._listeners:
             listener.stop_listening()
+        await self._transactions.drained(timeout_s)
+        if self.feed is not None:
+            await self.feed.stop(timeout_s)
         await self.engine.drained(timeout_s)
         await asyncio.gather(*(listener.close(timeout_s) for listener in self._listeners))
         for chore in self._chores:
@@ -98,6 +121,8 @@ class Node:
     def reload_keys(self, config: Config) -> None:
         """Take the API keys of a configuration read anew; connections that are in stay in."""
         self._keyring = Keyring.from_settings(config.auth.api_keys)
+        if self.feed is not None:
+            self.feed.take_keys(config.auth.api_keys)
         log.info("keys.reloaded", extra={"keys": len(config.auth.api_keys)})
 
     async def _open_listeners(self) -> None:
@@ -136,9 +161,11 @@ class Node:
             grpc = grpc_door(config, self.queues, terms.keyring)
             await self._listen(grpc, config.listen.grpc, "grpcs" if tls else "grpc")
         if config.listen.http is not None:
-            app = build_app(self.engine, lambda: self._keyring, config.http, self.queues)
+            app = build_app(self.engine, lambda: self._keyring, config.http, self.queues, self._marks)
             self._http = await serve_http(app, config.listen.http, config.tls if tls else None)
             self.endpoints["http"] = _url("https" if tls else "http", self._http.address)
+        if config.listen.flight is not None and self.feed is not None:
+            await self._open_feed(self.feed, config.listen.flight)
 
     async def _listen(self, listener: TcpListener | QuicListener | GrpcListener, at: Address, scheme: str = "") -> None:
         self._listeners.append(listener)
@@ -146,10 +173,27 @@ class Node:
         scheme = scheme or ("tls" if self.config.tls.cert else "tcp")
         self.endpoints[listener.name] = _url(scheme, Address(*address))
 
-    async def _retire(self) -> None:
-        """Let go of old segments nobody needs, now and then."""
+    async def _open_feed(self, feed: FeedProcess, at: Address) -> None:
+        config, data_dir = self.config, Path(self.config.data_dir)
+        opening = Open(
+            log=str(data_dir / "log"),
+            staging=str(data_dir / "staging"),
+            host=at.host,
+            port=at.port,
+            cert=config.tls.cert,
+            key=config.tls.key,
+            client_ca=config.tls.client_ca,
+            api_keys=config.auth.api_keys,
+            allow_unauthenticated=config.flight.allow_unauthenticated,
+        )
+        port = await feed.open(opening, FeedDesk(self.engine, self._transactions).answer)
+        self.endpoints["flight"] = _url("grpc+tls" if config.tls.cert else "grpc", Address(at.host, port))
+
+    async def _tend(self) -> None:
+        """Now and then let go of old segments nobody needs, and of what transactions left lying."""
         while True:
-            await asyncio.sleep(RETENTION_EVERY_S)
+            await self._transactions.tend()
+            await asyncio.sleep(CHORES_EVERY_S)
             self.engine.retire()
 
 

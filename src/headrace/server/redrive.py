@@ -3,12 +3,11 @@
 A redrive is one record of the log: the copies, and a mark in the topic `$redriven` that holds the offsets of the dead
 letters they were made from. Both become true together or not at all, so no letter is marked without its copy or copied
 without its mark. A mark always lies behind its dead letters, and retention deletes from the front, so whether a letter
-was redriven is known as long as the letter itself is kept.
+was redriven is known as long as the letter itself is kept. Transactions carry marks as well; `Marks` makes everybody
+who redrives wait for each other.
 """
 
-import asyncio
 import heapq
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -20,8 +19,10 @@ from headrace.broker.deadletters import ATTEMPTS, ORIGIN_OFFSET, ORIGIN_SUBSCRIP
 from headrace.log import Log
 from headrace.model.batch import Message, Protocol, build_batch
 from headrace.model.errors import BrokerError, Code
+from headrace.model.marks import mark_part, marked_offsets
 from headrace.model.names import REDRIVEN_TOPIC, check_topic, dead_topic, is_dead_topic
 from headrace.server.engine import Engine
+from headrace.server.marks import Marks
 from headrace.server.shapes import DeadLetter, dead_letter, origin_topic
 from headrace.server.walk import find_message, messages_from
 
@@ -47,11 +48,11 @@ class Redriven(msgspec.Struct, frozen=True):
 
 
 class Redrive:
-    """Dead letters of one broker. One redrive at a time, so that two cannot send the same letter."""
+    """Dead letters of one broker."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, marks: Marks) -> None:
         self._engine = engine
-        self._turn = asyncio.Lock()
+        self._marks = marks
 
     def letters(
         self, identity: Identity, topic: str | None, start: int, limit: int, value_max: int
@@ -78,7 +79,7 @@ class Redrive:
         if len(offsets) > OFFSETS_MAX:
             raise BrokerError(Code.LIMIT, f"{len(offsets)} offsets in one request; at most {OFFSETS_MAX}")
         wanted = sorted(set(offsets))
-        async with self._turn:
+        async with self._marks.turn:
             marked = redriven_offsets(self._engine.log, min(wanted, default=0))
             skipped: list[Skipped] = []
             chosen: list[tuple[Message, str]] = []
@@ -121,15 +122,14 @@ def redrive_parts(chunk: Iterable[tuple[Message, str]], now: int) -> bytes:
         copies[target, message.protocol].append(message)
         offsets.append(message.offset)
     parts = [_copies(target, door, messages, now) for (target, door), messages in copies.items()]
-    mark = build_batch(REDRIVEN_TOPIC, [struct.pack(f"<{len(offsets)}Q", *offsets)], timestamp_us=now)
-    return b"".join([*parts, mark])
+    return b"".join([*parts, mark_part(offsets, now)])
 
 
 def redriven_offsets(log: Log, start: int) -> set[int]:
     """The dead letters from offset `start` on that have been redriven."""
     found: set[int] = set()
     for mark in messages_from(log, REDRIVEN_TOPIC, start):
-        found.update(offset for (offset,) in struct.iter_unpack("<Q", mark.value) if offset >= start)
+        found.update(offset for offset in marked_offsets(mark.value) if offset >= start)
     return found
 
 

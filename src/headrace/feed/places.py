@@ -1,0 +1,46 @@
+"""What files in the staging directory are called. Names are digests and numbers, never what somebody sent.
+
+`<writer's digest>-<batch>-<when, µs>-<token>.staged` holds rows, `<writer's digest>-<batch>.manifest` promises that a
+transaction of several records will be finished.
+"""
+
+import hashlib
+import re
+import secrets
+
+STAGED_SUFFIX = ".staged"
+MANIFEST_SUFFIX = ".manifest"
+TEMPORARY_SUFFIX = ".tmp"
+
+_STAGED = re.compile(
+    rf"(?P<prefix>[0-9a-f]{{32}}-\d{{20}})-(?P<created_us>\d{{20}})-[0-9a-f]{{32}}\{STAGED_SUFFIX}(\{TEMPORARY_SUFFIX})?"
+)
+
+
+def transaction_prefix(owner: str, writer: str, batch: int) -> str:
+    """How the names of all files of one transaction begin."""
+    name = owner.encode()
+    digest = hashlib.sha256(b"%d:%b%b" % (len(name), name, writer.encode())).hexdigest()[:32]
+    return f"{digest}-{batch:020}"
+
+
+def staged_name(owner: str, writer: str, batch: int, now: int) -> str:
+    """A name no other staged file has."""
+    return f"{transaction_prefix(owner, writer, batch)}-{now:020}-{secrets.token_hex(16)}{STAGED_SUFFIX}"
+
+
+def manifest_name(owner: str, writer: str, batch: int) -> str:
+    """The name of the transaction's manifest."""
+    return transaction_prefix(owner, writer, batch) + MANIFEST_SUFFIX
+
+
+def belongs(name: str, prefix: str) -> bool:
+    """Whether this is the name of a whole staged file of the transaction."""
+    found = _STAGED.fullmatch(name)
+    return found is not None and found["prefix"] == prefix and name.endswith(STAGED_SUFFIX)
+
+
+def created_us(name: str) -> int | None:
+    """When the staged file of this name was made, whole or not; None for a name of another kind."""
+    found = _STAGED.fullmatch(name)
+    return None if found is None else int(found["created_us"])

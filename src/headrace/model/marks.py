@@ -1,0 +1,30 @@
+"""Marks: which dead letters were redriven, as batches of the topic `$redriven`. The one place that knows their format.
+
+A mark is a message whose value holds the offsets of dead letters, u64 little-endian each. It is in the record that
+holds the copies made of them, so both become true together or not at all.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from headrace.model.batch import Protocol, build_batch
+from headrace.model.names import REDRIVEN_TOPIC
+
+MARKED_MAX = 16_384
+"""Dead letters in one mark, so that reading one costs a millisecond or two."""
+
+_OFFSET_SIZE = 8
+
+
+def mark_part(offsets: Sequence[int], now: int, protocol: Protocol = Protocol.INTERNAL) -> bytes:
+    """The batch that marks these dead letters as redriven."""
+    values = [
+        struct.pack(f"<{len(some)}Q", *some)
+        for some in (offsets[at : at + MARKED_MAX] for at in range(0, len(offsets), MARKED_MAX))
+    ]
+    return build_batch(REDRIVEN_TOPIC, values, timestamp_us=now, protocol=protocol)
+
+
+def marked_offsets(value: bytes) -> tuple[int, ...]:
+    """The offsets of the dead letters a mark names."""
+    return struct.unpack(f"<{len(value) // _OFFSET_SIZE}Q", value)

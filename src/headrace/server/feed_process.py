@@ -1,0 +1,151 @@
+"""The feed process: started with the broker, told when the log may be read, started again when it dies.
+
+Knows processes and sockets; what is asked over the socket is `channel`'s business. The feed ends by itself when its
+socket is closed, so it outlives neither a stop nor the death of the broker.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import socket
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.config import KeyEntry
+from headrace.feed.messages import Keys, Open
+from headrace.model.errors import HeadraceError
+from headrace.server.channel import Answer, Channel
+
+COMMAND = (sys.executable, "-m", "headrace.feed")
+BACKOFF_S = 0.1
+BACKOFF_S_MAX = 10.0
+STEADY_S = 60.0
+LISTENING_S = 30.0
+EXIT_S = 5.0
+log = logging.getLogger("headrace.feed")
+
+
+class FeedFailed(HeadraceError):
+    """The feed process could not be started as configured."""
+
+
+def feed_installed() -> bool:
+    """Whether what the feed needs is installed; says so in the log if it is not."""
+    if importlib.util.find_spec("pyarrow") is not None:
+        return True
+    log.warning("feed.unavailable", extra={"cause": "pyarrow is missing", "hint": "pip install 'headrace[feed]'"})
+    return False
+
+
+class FeedProcess:
+    """One feed process at a time. `spawn` it early, `open` it when the log is recovered, `stop` it at the end."""
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        self._command = command
+        self._child: asyncio.subprocess.Process | None = None
+        self._channel: Channel | None = None
+        self._end: socket.socket | None = None
+        self._opening: Open | None = None
+        self._talking: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now."""
+        return self._child.pid if self._child is not None and self._child.returncode is None else None
+
+    async def spawn(self) -> None:
+        """Start the process; it imports what it needs and waits to be told more."""
+        self._end, theirs = socket.socketpair()
+        with theirs:
+            self._child = await asyncio.create_subprocess_exec(
+                *self._command,
+                "--channel",
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    async def open(self, opening: Open, answer: Answer) -> int:
+        """Have the log served from now on, whatever happens to the process; the port it listens at.
+
+        Raises FeedFailed when the first process cannot do it.
+        """
+        self._opening = opening
+        port = await self._begin(answer)
+        self._opening = msgspec.structs.replace(opening, port=port)
+        self._supervisor = asyncio.create_task(self._supervise(answer), name="feed-supervisor")
+        return port
+
+    def take_keys(self, api_keys: Sequence[str | KeyEntry]) -> None:
+        """Other API keys from now on."""
+        if self._opening is not None:
+            self._opening = msgspec.structs.replace(self._opening, api_keys=tuple(api_keys))
+        if self._channel is not None:
+            self._channel.send(Keys(api_keys=tuple(api_keys)))
+
+    async def stop(self, timeout_s: float) -> None:
+        """Let requests under way be answered, then end the process."""
+        self._stopping = True
+        if self._channel is not None:
+            await self._channel.drain(timeout_s)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+        if self._end is not None:
+            self._end.close()
+        await self._reap()
+
+    async def _begin(self, answer: Answer) -> int:
+        """Have the process that was spawned serve; the port."""
+        assert self._opening is not None
+        assert self._end is not None
+        end, self._end = self._end, None
+        self._channel = channel = Channel(*await asyncio.open_connection(sock=end), answer)
+        self._talking = asyncio.create_task(channel.run(), name="feed-channel")
+        channel.send(self._opening)
+        try:
+            said = await asyncio.wait_for(channel.listening(), LISTENING_S)
+        except TimeoutError:
+            raise FeedFailed(f"it did not listen within {LISTENING_S:.0f} s") from None
+        if said.failure:
+            raise FeedFailed(said.failure)
+        log.info("feed.started", extra={"pid": self.pid, "port": said.port})
+        return said.port
+
+    async def _supervise(self, answer: Answer) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s, began = 0.0, loop.time()
+        while True:
+            if self._talking is not None:
+                await self._talking
+            code = await self._reap()
+            if self._stopping:
+                return
+            steady = loop.time() - began > STEADY_S
+            pause_s = BACKOFF_S if steady or not pause_s else min(2 * pause_s, BACKOFF_S_MAX)
+            log.error("feed.died", extra={"code": code, "again_in_s": pause_s})
+            await asyncio.sleep(pause_s)
+            began = loop.time()
+            try:
+                await self.spawn()
+                await self._begin(answer)
+            except (OSError, FeedFailed) as error:
+                log.error("feed.failed", extra={"cause": str(error)})
+
+    async def _reap(self) -> int | None:
+        """Wait for the process to end, not for ever; its exit code."""
+        if self._child is None:
+            return None
+        try:
+            return await asyncio.wait_for(self._child.wait(), EXIT_S)
+        except TimeoutError:
+            self._child.kill()
+            return await self._child.wait()

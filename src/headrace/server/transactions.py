@@ -1,0 +1,260 @@
+"""Transactions: what executors staged becomes visible by one commit, once, however often it is asked for.
+
+A transaction that fits into one record is that record. A bigger one is decided by its manifest: from then on it will be
+finished, by this process or, from the staged files, by the next one. Every record carries an event that tells which
+chunk of which batch it is, so the writer's progress is known exactly as far as the log goes.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from headrace.auth import Identity, Scope
+from headrace.broker.writers import Chunk, WriterKey
+from headrace.feed.messages import Commit, Receipt
+from headrace.feed.places import belongs, transaction_prefix
+from headrace.model.errors import BrokerError, Code
+from headrace.server.engine import Engine
+from headrace.server.marks import Marks, without_marked
+from headrace.server.staging import Plan, StagedChunk, Staging
+
+SWEEP_EVERY_US = 3600 * 1_000_000
+WRITING_MAX = 4
+log = logging.getLogger("headrace.transactions")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a commit: `replayed` if the batch was in the log before; else how many rows went in.
+
+    `skipped` counts copies of dead letters that somebody had redriven before.
+    """
+
+    replayed: bool
+    rows: int = 0
+    skipped: int = 0
+
+
+class Transactions:
+    """The transactions of one broker. Those of one writer wait for each other."""
+
+    def __init__(self, engine: Engine, staging: Staging, marks: Marks) -> None:
+        self._engine = engine
+        self._staging = staging
+        self._marks = marks
+        self._writers = engine.broker.writers
+        self._promised: dict[WriterKey, list[Plan]] = {}
+        self._locks: WeakValueDictionary[WriterKey, asyncio.Lock] = WeakValueDictionary()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._writing = asyncio.Semaphore(WRITING_MAX)
+        self._underway: Counter[str] = Counter()
+        self._swept_us = 0
+        self._stopping = False
+
+    def recover(self) -> None:
+        """Find out what the last process promised; `tend` finishes it, as does the next commit of the same writer.
+
+        Raises OSError when the staging directory cannot be read.
+        """
+        for plan in self._staging.prepare():
+            self._promised.setdefault(plan.key, []).append(plan)
+        for key, progress in self._writers.items():
+            if progress.open_batch is not None and key not in self._promised:
+                log.error("transaction.lost", extra={"writer": key[1], "batch": progress.open_batch})
+
+    async def commit(self, request: Commit) -> Outcome:
+        """Make the staged rows visible; returns once they are durable. Goes on when nobody waits for it any more.
+
+        Raises BrokerError: INVALID for receipts that do not fit what is staged, STORAGE when the disk fails; the
+        commit may then be tried again.
+        """
+        return await self._protect(self._commit(request))
+
+    async def abort(self, owner: str, receipts: Sequence[Receipt]) -> None:
+        """Throw away staged files; those a decided transaction needs stay."""
+        for writer in {receipt.writer for receipt in receipts}:
+            async with self._lock((owner, writer)):
+                needed = self._needed()
+                names = [
+                    receipt.file
+                    for receipt in receipts
+                    if receipt.writer == writer
+                    and belongs(receipt.file, transaction_prefix(owner, writer, receipt.batch))
+                    and receipt.file not in needed
+                ]
+                await _on_disk(self._staging.drop, names)
+
+    async def committed(self, key: WriterKey) -> int | None:
+        """The last batch of this writer that is durable, one being written included."""
+        async with self._lock(key):
+            await self._finish(key)
+            return self._writers.progress(key).batch
+
+    async def tend(self) -> None:
+        """Finish what is promised and not done; every hour clear away what was abandoned."""
+        for key in list(self._promised):
+            try:
+                await self._protect(self._finish_alone(key))
+            except BrokerError as error:
+                log.error("transaction.unfinished", extra={"writer": key[1], "cause": error.detail})
+        now = self._engine.clock.now()
+        if now - self._swept_us >= SWEEP_EVERY_US:
+            self._swept_us = now
+            await self._sweep(now)
+
+    async def drained(self, timeout_s: float) -> None:
+        """Begin no further record; return when those being written are durable, or when that takes too long."""
+        self._stopping = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+
+    async def _sweep(self, now: int) -> None:
+        try:
+            dropped = await _on_disk(self._staging.sweep, now, self._needed())
+        except BrokerError as error:
+            log.warning("staging.not_removed", extra={"cause": error.detail})
+            return
+        if dropped:
+            log.info("staging.swept", extra={"files": dropped})
+
+    async def _commit(self, request: Commit) -> Outcome:
+        key, batch = (request.owner, request.writer), request.batch
+        async with self._lock(key), self._kept(request.staged):
+            await self._finish(key)
+            if self._writers.has(key, batch):
+                prefix = transaction_prefix(*key, batch)
+                files = [receipt.file for receipt in request.staged if belongs(receipt.file, prefix)]
+                await _on_disk(self._staging.drop, files)
+                return Outcome(True)
+            self._writers.check_room(key)
+            plan, letters = await _on_disk(self._staging.plan, *key, batch, request.staged)
+            if letters:
+                await self._check_letters(letters, Identity(request.owner, subscribe=Scope(request.subscribe)))
+            if plan.chunks > 1:
+                await self._promise(plan)
+            skipped = await self._write(plan)
+        return Outcome(False, plan.rows - skipped, skipped)
+
+    async def _promise(self, plan: Plan) -> None:
+        """Decide the transaction: with the manifest on disk there is no way back."""
+        try:
+            await _on_disk(self._staging.promise, plan)
+        except BrokerError:
+            await _on_disk(self._staging.unpromise, plan)
+            raise
+        self._promised.setdefault(plan.key, []).append(plan)
+
+    async def _finish_alone(self, key: WriterKey) -> None:
+        async with self._lock(key):
+            await self._finish(key)
+
+    async def _finish(self, key: WriterKey) -> None:
+        """Write the rest of what is promised for this writer. To be called with its lock."""
+        for plan in list(self._promised.get(key, ())):
+            progress = self._writers.progress(key)
+            done = progress.chunks_done if progress.open_batch == plan.batch else 0
+            about = {"writer": plan.writer, "batch": plan.batch, "chunks_done": done, "chunks": plan.chunks}
+            try:
+                if not self._writers.has(key, plan.batch):
+                    await _on_disk(self._staging.check_present, plan)
+                await self._write(plan, done)
+                log.info("transaction.finished", extra=about)
+            except BrokerError as error:
+                if error.code is not Code.UNKNOWN:
+                    raise
+                log.error("transaction.lost", extra=about | {"cause": error.detail})
+                await self._forget(plan)
+
+    async def _write(self, plan: Plan, done: int = 0) -> int:
+        """Append a transaction from chunk `done` on and clear away its files; how many rows were skipped."""
+        skipped = 0
+        if not self._writers.has(plan.key, plan.batch):
+            for number in range(done, plan.chunks):
+                async with self._writing:
+                    skipped += await self._append(plan, number)
+        await self._forget(plan)
+        return skipped
+
+    async def _append(self, plan: Plan, number: int) -> int:
+        """Append one chunk, durable on return; how many of its rows were skipped."""
+        if self._stopping:
+            raise BrokerError(Code.DRAINING, "the broker is stopping; commit again once it is back")
+        chunk = await _on_disk(self._staging.read, plan, number)
+        if not plan.redrives:
+            await self._publish(plan, number, chunk)
+            return 0
+        async with self._marks.turn:
+            left, skipped = await without_marked(chunk, self._marks)
+            await self._publish(plan, number, left)
+        return skipped
+
+    async def _publish(self, plan: Plan, number: int, staged: StagedChunk) -> None:
+        now, key = self._engine.clock.now(), plan.key
+        chunk = Chunk(owner=plan.owner, writer=plan.writer, batch=plan.batch, chunk=number, chunks=plan.chunks)
+        staged.stamp(now)
+        staged.record += chunk.event(now).encode()
+        before = self._writers.progress(key)
+        self._writers.committed(chunk, now)
+        undo = partial(self._writers.restore, key, before)
+        await self._engine.publish_record(plan.writer, staged.record, staged.rows, undo=undo)
+
+    async def _forget(self, plan: Plan) -> None:
+        """The transaction is done; files that cannot be removed now are removed by a later sweep or start."""
+        promised = self._promised.get(plan.key, [])
+        if plan in promised:
+            promised.remove(plan)
+        if not promised:
+            self._promised.pop(plan.key, None)
+        try:
+            await _on_disk(self._staging.forget, plan)
+        except BrokerError as error:
+            log.warning("staging.not_removed", extra={"writer": plan.writer, "cause": error.detail})
+
+    async def _check_letters(self, letters: Sequence[int], identity: Identity) -> None:
+        wrong = await self._marks.not_letters(letters, identity)
+        if wrong:
+            raise BrokerError(Code.INVALID, f"redriven_from: there is no dead letter of yours at offset {wrong[0]}")
+
+    def _needed(self) -> frozenset[str]:
+        """The staged files that must not be cleared away."""
+        promised = (file.name for plans in self._promised.values() for plan in plans for file in plan.files)
+        return frozenset(promised) | (+self._underway).keys()
+
+    @contextlib.asynccontextmanager
+    async def _kept(self, receipts: Sequence[Receipt]) -> AsyncIterator[None]:
+        """Keep these files from being swept meanwhile."""
+        names = [receipt.file for receipt in receipts]
+        self._underway.update(names)
+        try:
+            yield
+        finally:
+            self._underway.subtract(names)
+
+    def _lock(self, key: WriterKey) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _protect(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work to its end, whoever stops waiting for it."""
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+
+async def _on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do blocking work in a thread. Raises BrokerError: UNKNOWN when a file is gone, STORAGE when the disk fails."""
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except FileNotFoundError as error:
+        raise BrokerError(Code.UNKNOWN, f"a staged file is gone: {error}") from error
+    except OSError as error:
+        raise BrokerError(Code.STORAGE, f"cannot use the staging directory: {error}") from error

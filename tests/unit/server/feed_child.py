@@ -1,0 +1,60 @@
+"""A feed process as simple as can be: listens, and does what single-word files in its log directory tell it to.
+
+Speaks over the real socket with the real messages. `python feed_child.py --channel FD`.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.feed.messages import (
+    FromBroker,
+    Keys,
+    Lines,
+    Listening,
+    Open,
+    Report,
+    Subscriptions,
+    encode,
+    from_broker,
+)
+
+
+def messages(channel: socket.socket) -> Iterator[FromBroker]:
+    lines = Lines()
+    while data := channel.recv(1 << 16):
+        for line in lines.receive(data):
+            yield from_broker(line)
+
+
+def main() -> None:
+    """Serve until the broker hangs up; note what happened in files beside the log."""
+    channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--channel") + 1]))
+    notes = Path()
+    for message in messages(channel):
+        match message:
+            case Open():
+                notes = Path(message.log).parent
+                if (notes / "fail").exists():
+                    channel.sendall(encode(Listening(failure="told to fail")))
+                    return
+                with (notes / "opened").open("a") as file:
+                    file.write(f"{os.getpid()} {message.port} {len(message.api_keys)}\n")
+                if (notes / "nonsense").exists():
+                    (notes / "nonsense").unlink()
+                    channel.sendall(b"this is not JSON\n")
+                channel.sendall(encode(Listening(port=message.port or 4711)))
+                channel.sendall(encode(Subscriptions(id=1)))
+                channel.sendall(encode(Report(id=2, owner="ann", reader="lake", topics=("a",), offset=0)))
+                channel.sendall(encode(Report(id=3, owner="ann", reader="lake", topics=None, offset=10**9)))
+            case Keys():
+                (notes / "keys").write_text(f"{len(message.api_keys)}")
+            case reply:
+                with (notes / "replies").open("a") as file:
+                    file.write(f"{reply.id} {reply.ok} {reply.code} {reply.detail}\n")
+    (notes / "hung-up").write_text("")
+
+
+main()
