@@ -54,6 +54,7 @@ def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> Ite
 
     Raises SparkUnavailable when it does not come up.
     """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM looks for data sources with it
     with tempfile.TemporaryDirectory(prefix="headrace-spark-") as scratch:
         information = Path(scratch, "gateway")
         environ = os.environ | {
@@ -69,7 +70,6 @@ def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> Ite
         )
         port, secret = _connection(process, information)
     ours = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret, "SPARK_HOME": str(home)}
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.update(ours)
     try:
         yield
