@@ -10,11 +10,8 @@ import secrets
 
 STAGED_SUFFIX = ".staged"
 MANIFEST_SUFFIX = ".manifest"
-TEMPORARY_SUFFIX = ".tmp"
 
-_STAGED = re.compile(
-    rf"(?P<prefix>[0-9a-f]{{32}}-\d{{20}})-(?P<created_us>\d{{20}})-[0-9a-f]{{32}}\{STAGED_SUFFIX}(\{TEMPORARY_SUFFIX})?"
-)
+_STAGED = re.compile(r"(?P<prefix>[0-9a-f]{32}-\d{20})-(?P<created_us>\d{20})-[0-9a-f]{32}\.staged", re.ASCII)
 
 
 def transaction_prefix(owner: str, writer: str, batch: int) -> str:
@@ -35,12 +32,12 @@ def manifest_name(owner: str, writer: str, batch: int) -> str:
 
 
 def belongs(name: str, prefix: str) -> bool:
-    """Whether this is the name of a whole staged file of the transaction."""
+    """Whether this is the name of a staged file of the transaction."""
     found = _STAGED.fullmatch(name)
-    return found is not None and found["prefix"] == prefix and name.endswith(STAGED_SUFFIX)
+    return found is not None and found["prefix"] == prefix
 
 
 def created_us(name: str) -> int | None:
-    """When the staged file of this name was made, whole or not; None for a name of another kind."""
+    """When the staged file of this name was made; None for a name of another kind."""
     found = _STAGED.fullmatch(name)
     return None if found is None else int(found["created_us"])

@@ -16,12 +16,15 @@ MARKED_MAX = 16_384
 _OFFSET_SIZE = 8
 
 
-def mark_part(offsets: Sequence[int], now: int, protocol: Protocol = Protocol.INTERNAL) -> bytes:
-    """The batch that marks these dead letters as redriven."""
-    values = [
-        struct.pack(f"<{len(some)}Q", *some)
-        for some in (offsets[at : at + MARKED_MAX] for at in range(0, len(offsets), MARKED_MAX))
-    ]
+def packed_offsets(offsets: Sequence[int]) -> bytes:
+    """Offsets as a mark holds them."""
+    return struct.pack(f"<{len(offsets)}Q", *offsets)
+
+
+def mark_part(packed: bytes, now: int, protocol: Protocol = Protocol.INTERNAL) -> bytes:
+    """The batch that marks dead letters, given as packed offsets, as redriven."""
+    step = MARKED_MAX * _OFFSET_SIZE
+    values = [packed[at : at + step] for at in range(0, len(packed), step)]
     return build_batch(REDRIVEN_TOPIC, values, timestamp_us=now, protocol=protocol)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from headrace.auth import Identity
 from headrace.log import Log
 from headrace.model.batch import Batch, Column, Protocol, build_batch
-from headrace.model.marks import mark_part, marked_offsets
+from headrace.model.marks import mark_part, marked_offsets, packed_offsets
 from headrace.model.names import REDRIVEN_TOPIC, is_dead_topic
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.server.staging import StagedChunk
@@ -73,7 +73,7 @@ async def without_marked(chunk: StagedChunk, marks: Marks) -> tuple[StagedChunk,
             skipped += len(letters[at]) - len(kept)
             parts.pop()
             if kept:
-                parts += [_some(batches[at - 1], kept), mark_part([letters[at][i] for i in kept], 0, Protocol.SPARK)]
+                parts += [_some(batches[at - 1], kept), _mark([letters[at][i] for i in kept])]
         else:
             parts.append(bytes(batch.buffer[batch.start : batch.start + batch.size]))
     return _chunk(parts, chunk.rows - skipped), skipped
@@ -91,6 +91,10 @@ def _first_ones(letters: list[int], seen: set[int]) -> list[int]:
 
 def _letters(mark: Batch) -> list[int]:
     return [letter for index in range(mark.count) for letter in marked_offsets(mark.value(index))]
+
+
+def _mark(letters: list[int]) -> bytes:
+    return mark_part(packed_offsets(letters), 0, Protocol.SPARK)
 
 
 def _some(batch: Batch, chosen: list[int]) -> bytes:

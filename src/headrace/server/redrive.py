@@ -19,7 +19,7 @@ from headrace.broker.deadletters import ATTEMPTS, ORIGIN_OFFSET, ORIGIN_SUBSCRIP
 from headrace.log import Log
 from headrace.model.batch import Message, Protocol, build_batch
 from headrace.model.errors import BrokerError, Code
-from headrace.model.marks import mark_part, marked_offsets
+from headrace.model.marks import mark_part, marked_offsets, packed_offsets
 from headrace.model.names import REDRIVEN_TOPIC, check_topic, dead_topic, is_dead_topic
 from headrace.server.engine import Engine
 from headrace.server.marks import Marks
@@ -122,7 +122,7 @@ def redrive_parts(chunk: Iterable[tuple[Message, str]], now: int) -> bytes:
         copies[target, message.protocol].append(message)
         offsets.append(message.offset)
     parts = [_copies(target, door, messages, now) for (target, door), messages in copies.items()]
-    return b"".join([*parts, mark_part(offsets, now)])
+    return b"".join([*parts, mark_part(packed_offsets(offsets), now)])
 
 
 def redriven_offsets(log: Log, start: int) -> set[int]:

@@ -15,14 +15,13 @@ import msgspec
 from headrace.feed.messages import Receipt
 from headrace.feed.places import (
     MANIFEST_SUFFIX,
-    TEMPORARY_SUFFIX,
     belongs,
     created_us,
     manifest_name,
     transaction_prefix,
 )
 from headrace.log.disk import Disk, File, write_atomically
-from headrace.log.format import crc32
+from headrace.log.format import TEMPORARY_SUFFIX, crc32
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Batch
 from headrace.model.errors import BrokerError, Code
 from headrace.model.marks import marked_offsets
