@@ -10,11 +10,11 @@ from headrace.spark.source.ranges import (
     PARTITION_BYTES,
     PARTITIONS_MAX,
     SMALL_BYTES,
+    Limits,
     front,
     partition_count,
     partitions,
     pending,
-    pieces,
 )
 
 MIB = 1 << 20
@@ -66,17 +66,36 @@ def test_partitions_hold_every_filled_offset_once(parts: list[Part], records_max
         assert all(each.end - each.start <= records_max for each in ranges)
 
 
-@given(parts_of_log, st.integers(1, 300) | st.none(), st.integers(1, 3000) | st.none())
-def test_the_front_is_the_longest_within_the_limits(
-    parts: list[Part], rows_max: int | None, bytes_max: int | None
-) -> None:
-    def fits(taken: list[Part]) -> bool:
-        rows, size = sum(part.rows for part in taken), sum(part.bytes for part in taken)
-        return (rows_max is None or rows <= rows_max) and (bytes_max is None or size <= bytes_max)
+@given(parts_of_log, st.integers(1, 300))
+def test_the_front_is_the_longest_within_the_limit(parts: list[Part], limit: int) -> None:
+    longest = max(count for count in range(len(parts) + 1) if sum(part.rows for part in parts[:count]) <= limit)
+    assert front(parts, limit, lambda part: part.rows) == (parts[longest - 1].end if longest else None)
 
-    end = front(parts, rows_max=rows_max, bytes_max=bytes_max)
-    longest = max(count for count in range(len(parts) + 1) if fits(parts[:count]))
-    assert end == (parts[longest - 1].end if longest else None)
+
+@given(parts_of_log, st.integers(1, 300) | st.none(), st.integers(1, 3000) | st.none(), st.booleans())
+def test_a_batch_keeps_its_limits_and_goes_on(
+    parts: list[Part], rows_max: int | None, bytes_max: int | None, single: bool
+) -> None:
+    waiting = pending(parts[0].start, parts[-1].end, parts)
+    if not waiting.rows:
+        return
+    parts = [part for part in parts if part.end > waiting.first]
+    end = Limits(rows_max, bytes_max).end(waiting, parts, single=single)
+    assert waiting.first < end <= waiting.end
+    rows = sum(max(0, min(part.end, end) - part.start) for part in parts if part.rows)
+    if single and rows_max is not None:
+        assert rows <= rows_max
+    if end > parts[0].end and bytes_max is not None:
+        assert 10 * rows <= bytes_max
+
+
+def test_a_dense_topic_fills_its_batches() -> None:
+    waiting = Pending(0, 100, 0, 100, 1000)
+    parts = [Part(start, start + 7, 7, 70) for start in range(0, 98, 7)] + [Part(98, 100, 2, 20)]
+    assert Limits(20, None).end(waiting, parts, single=True) == 20
+    assert Limits(20, None).end(waiting, parts, single=False) == 14
+    assert Limits(None, 150).end(waiting, parts, single=True) == 14
+    assert Limits(3, None).end(waiting, parts, single=False) == 7
 
 
 def test_what_is_waiting() -> None:
@@ -88,8 +107,8 @@ def test_what_is_waiting() -> None:
 
 def test_what_fits_is_not_split() -> None:
     waiting = Pending(0, 100, 0, 100, 1000)
-    assert pieces(waiting, rows_max=None, bytes_max=None) == 1
-    assert pieces(waiting, rows_max=100, bytes_max=1000) == 1
-    assert pieces(waiting, rows_max=10, bytes_max=None) == 22
-    assert pieces(waiting, rows_max=10, bytes_max=10) == 202
-    assert pieces(Pending(0, 1 << 40, 0, 1 << 40, 1), rows_max=1, bytes_max=None) == PARTITIONS_MAX
+    assert Limits(None, None).pieces(waiting) == 1
+    assert Limits(100, 1000).pieces(waiting) == 1
+    assert Limits(10, None).pieces(waiting) == 22
+    assert Limits(10, 10).pieces(waiting) == 202
+    assert Limits(1, None).pieces(Pending(0, 1 << 40, 0, 1 << 40, 1)) == PARTITIONS_MAX

@@ -21,7 +21,12 @@ Stream = Literal["messages", "events"]
 V = TypeVar("V")
 
 READER_SIZE_MAX = 200
-_SPARKS_OWN = {"checkpointlocation", "path", "queryname", "truncate"}
+_SPARKS_OWN = {
+    "checkpointlocation", "collation", "comment", "external", "is_managed_location", "location", "owner", "path",
+    "provider", "queryname", "table_type",
+}  # fmt: skip
+"""What Spark puts among the options of streams and of tables in its catalog."""
+
 _SCHEMES = ("grpc://", "grpc+tls://", "grpc+tcp://", "grpc+unix://")
 
 CONNECTION_OPTIONS = ("endpoint", "key", "tlsRoots", "retryTimeout")
@@ -152,10 +157,13 @@ class _Given:
         self._given = {name.lower(): text for name, text in given.items()}
         by_lower = {name.lower(): name for name in known}
         for name in self._given:
-            if name not in by_lower and name not in _SPARKS_OWN and not name.startswith("__"):
+            if name not in by_lower and name not in _SPARKS_OWN and not name.startswith(("__", "option.")):
                 near = get_close_matches(name, by_lower, n=1, cutoff=0.5)
                 hint = f"did you mean {by_lower[near[0]]}?" if near else f"there are {', '.join(known)}"
                 raise OptionError(f"unknown option {name} for {action}; {hint}")
+
+    def __len__(self) -> int:
+        return len(self._given)
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._given
@@ -212,7 +220,8 @@ def _selection(options: _Given, stream: Stream) -> tuple[tuple[str, ...] | None,
     if topics is not None and pattern is not None:
         raise OptionError("give option subscribe or option subscribePattern, not both")
     if topics is None and pattern is None and stream == "messages":
-        raise OptionError("which topics? Give option subscribe (names) or subscribePattern (.* for all)")
+        hint = "" if options else ". For a table declared with columns Spark keeps no options: declare it without"
+        raise OptionError(f"which topics? Give option subscribe (names) or subscribePattern (.* for all){hint}")
     return topics, None if pattern == ".*" else pattern
 
 

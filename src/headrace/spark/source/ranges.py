@@ -1,7 +1,7 @@
 """Splitting offset ranges: into partitions by size, and off the front by limits. Pure; ends are exclusive."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -75,22 +75,42 @@ def partitions(start: int, end: int, parts: Sequence[Part], *, records_max: int 
     return ranges
 
 
-def front(parts: Sequence[Part], *, rows_max: int | None, bytes_max: int | None) -> int | None:
-    """Where the longest run of parts from the front within both limits ends; None when the first exceeds one."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one micro-batch may take; None is no limit."""
+
+    rows_max: int | None
+    bytes_max: int | None
+
+    def pieces(self, waiting: Pending) -> int:
+        """Into how many parts to split what is waiting so that a few of them make up a batch; 1 when all fits."""
+        by_rows = waiting.rows / self.rows_max if self.rows_max else 0.0
+        by_bytes = waiting.bytes / self.bytes_max if self.bytes_max else 0.0
+        times = max(by_rows, by_bytes)
+        return 1 if times <= 1 else min(PARTITIONS_MAX, int(times * 2) + 2)
+
+    def end(self, waiting: Pending, parts: Sequence[Part], *, single: bool) -> int:
+        """Where the batch ends, given the parts of what is waiting; never without progress.
+
+        `single` when no offset has more than one row, so that a limit on rows can be kept to the row. Otherwise, and
+        for bytes, a batch is whole parts, and one part when that alone exceeds the limit.
+        """
+        by_rows = by_bytes = waiting.end
+        if self.rows_max is not None:
+            by_rows = front(parts, self.rows_max, lambda part: part.rows) or (0 if single else parts[0].end)
+            by_rows = max(by_rows, waiting.first + self.rows_max) if single else by_rows
+        if self.bytes_max is not None:
+            by_bytes = front(parts, self.bytes_max, lambda part: part.bytes) or parts[0].end
+        return min(max(min(by_rows, by_bytes), waiting.first + 1), waiting.end)
+
+
+def front(parts: Sequence[Part], limit: int, size: Callable[[Part], int]) -> int | None:
+    """Where the longest run of parts from the front within the limit ends; None when the first exceeds it."""
+    total = 0
     end = None
-    rows = size = 0
     for part in parts:
-        rows += part.rows
-        size += part.bytes
-        if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
-            return end
+        total += size(part)
+        if total > limit:
+            break
         end = part.end
     return end
-
-
-def pieces(waiting: Pending, *, rows_max: int | None, bytes_max: int | None) -> int:
-    """Into how many parts to split what is waiting so that a few of them make up one micro-batch; 1 when all fits."""
-    by_rows = waiting.rows / rows_max if rows_max else 0.0
-    by_bytes = waiting.bytes / bytes_max if bytes_max else 0.0
-    times = max(by_rows, by_bytes)
-    return 1 if times <= 1 else min(PARTITIONS_MAX, int(times * 2) + 2)

@@ -11,6 +11,7 @@ from headrace.spark.source.options import OptionError, ReadOptions, read_options
 from headrace.spark.source.reader import BatchReader, batch_reader
 from headrace.spark.source.sink import message_columns
 from headrace.spark.source.stream import StreamReader
+from headrace.spark.source.tables import is_table, recall, remember
 from headrace.spark.source.writer import BatchWriter, StreamWriter
 
 
@@ -25,15 +26,16 @@ class HeadraceSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the chosen stream, or those that option `columns` names."""
         options = read_options(self.options, streaming=None)
-        return from_arrow_schema(select(options.stream, options.columns))
+        schema = from_arrow_schema(select(options.stream, options.columns))
+        return remember(schema, self.options) if is_table(self.options) else schema
 
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`."""
-        return batch_reader(_narrowed(read_options(self.options, streaming=False), schema))
+        return batch_reader(_narrowed(read_options(recall(schema, self.options), streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         """For `spark.readStream`."""
-        return StreamReader(_narrowed(read_options(self.options, streaming=True), schema))
+        return StreamReader(_narrowed(read_options(recall(schema, self.options), streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """For `df.write`."""
@@ -59,7 +61,11 @@ def _narrowed(options: ReadOptions, schema: StructType) -> ReadOptions:
         own = from_arrow_schema(select(options.stream, names))
     except ValueError as error:
         raise OptionError(f"the schema given: {error}") from None
-    wrong = [f"{a.name} must be {a.dataType.simpleString()}" for a, b in zip(own, schema, strict=True) if a != b]
+    wrong = [
+        f"{ours.name} must be {ours.dataType.simpleString()}"
+        for ours, given in zip(own, schema, strict=True)
+        if ours.dataType != given.dataType or not given.nullable
+    ]
     if wrong:
         raise OptionError(f"the schema given does not fit: {', '.join(wrong)}")
     return replace(options, columns=names)

@@ -32,7 +32,7 @@ from headrace.spark.source.offsets import (
     resolve,
 )
 from headrace.spark.source.options import OptionError, ReadOptions
-from headrace.spark.source.ranges import SMALL_BYTES, OffsetRange, front, pending, pieces
+from headrace.spark.source.ranges import SMALL_BYTES, Limits, OffsetRange, pending
 from headrace.spark.source.reader import read_range, shared_client, split_range
 
 POLL_S = 1.0
@@ -176,16 +176,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Pending(start, end, found.first, found.rows, found.bytes)
 
     def _admitted(self, waiting: Pending) -> int:
-        """How far the next batch goes by the limits on rows and bytes; always at least one offset."""
-        rows_max, bytes_max = self._options.offsets_max, self._options.bytes_max
-        count = pieces(waiting, rows_max=rows_max, bytes_max=bytes_max)
+        """How far the next batch goes by the limits on rows and bytes."""
+        limits = Limits(self._options.offsets_max, self._options.bytes_max)
+        count = limits.pieces(waiting)
         if count == 1:
             return waiting.end
         parts = self._client().split(self._options.ticket(waiting.first, waiting.end), count)
-        end = front(parts, rows_max=rows_max, bytes_max=bytes_max)
-        if end is None:
-            end = min(parts[0].end, waiting.first + rows_max) if rows_max is not None else parts[0].end
-        return max(end, waiting.first + 1)
+        return limits.end(waiting, parts, single=self._options.stream == "messages")
 
     def _report(self, offset: int, *, last: bool = False) -> None:
         """Tell the broker how far the query has come; a broker that cannot hear it does not stop the query."""
