@@ -1,0 +1,88 @@
+"""One streaming query for one table: from the broker's log into the lake."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.spark.lake.commit import commit, note_last
+from headrace.spark.lake.layout import Layout
+from headrace.spark.lake.sink import FORMAT, LakeSink
+from headrace.spark.lake.staging import stage
+from headrace.spark.lake.stores import open_store
+from headrace.spark.pipeline.definition import PipelineTable
+from headrace.spark.pipeline.positions import position
+from headrace.spark.pipeline.settings import READER_PREFIX, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the lake's sink known to a session."""
+    spark.dataSource.register(LakeSink)
+
+
+def start_query(spark: "SparkSession", table: PipelineTable, settings: Settings, *, once: bool) -> "StreamingQuery":
+    """Start filling the table from where its checkpoint is; `once` ends when it has caught up."""
+    checkpoint = Layout(settings.lake).checkpoint(table.name)
+    writer = (
+        table.rows(followed(spark, table, settings), settings)
+        .writeStream.queryName(table.name)
+        .option("checkpointLocation", str(checkpoint))
+    )
+    if table.aggregate:
+        writer = writer.outputMode("update").foreachBatch(_replacing(table, settings, checkpoint))
+    else:
+        writer = writer.format(FORMAT).options(**sink_options(table, settings))
+    if once:
+        return writer.trigger(availableNow=True).start()
+    pause_s = 0.0 if table.prompt else settings.every_s
+    return writer.trigger(processingTime=f"{round(pause_s * 1000)} milliseconds").start()
+
+
+def followed(spark: "SparkSession", table: PipelineTable, settings: Settings) -> "DataFrame":
+    """The table's source as a stream."""
+    options = {
+        **settings.connection(),
+        **table.source,
+        "reader": READER_PREFIX + table.name,
+        "startingOffsets": starting(table, settings),
+        "maxOffsetsPerTrigger": str(settings.offsets_max),
+        "failOnDataLoss": str(not settings.lossy).lower(),
+    }
+    return spark.readStream.format("headrace").options(**options).load()
+
+
+def starting(table: PipelineTable, settings: Settings) -> str:
+    """Where a query without a checkpoint begins: behind the rows the table has, else with the oldest message kept.
+
+    So a lake whose checkpoints were lost goes on without a row twice.
+    """
+    if position(settings.lake, table.name) is not None or table.spec.keys:
+        return "earliest"
+    files = open_store(settings.lake, settings.form, table.spec).files()
+    ends = [file.last for file in files if file.last is not None]
+    return str(max(ends) + 1) if ends else "earliest"
+
+
+def sink_options(table: PipelineTable, settings: Settings) -> dict[str, str]:
+    """The options of the lake's sink for a table."""
+    return {"path": str(settings.lake), "tableformat": settings.form, "table": table.spec.encode()}
+
+
+def _replacing(table: PipelineTable, settings: Settings, checkpoint: Path) -> "Callable[[DataFrame, int], None]":
+    """Takes the changed rows of an aggregate into the table.
+
+    They are few, so the driver does it by itself; Spark's sinks in Python take no updates.
+    """
+
+    def _replace(rows: "DataFrame", batch: int) -> None:
+        writer = json.loads((checkpoint / "metadata").read_text())["id"]
+        store = open_store(settings.lake, settings.form, table.spec)
+        staged = stage(rows.toArrow().to_batches(), table.spec, store.staging)
+        if commit(store, writer, batch, staged) and staged:
+            note_last(Layout(settings.lake).control(table.name), writer, batch, staged)
+
+    return _replace

@@ -1,0 +1,162 @@
+"""Starts the tables' queries, watches them, starts again what failed, and compacts now and then. Prints nothing."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headrace.spark.lake.compaction import compact
+from headrace.spark.lake.layout import Layout
+from headrace.spark.lake.stores import open_store
+from headrace.spark.lake.table import LakeError
+from headrace.spark.pipeline.definition import PipelineTable
+from headrace.spark.pipeline.queries import register, start_query
+from headrace.spark.pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FAILURES_MAX = 5
+BACKOFF_S = 1.0
+BACKOFF_S_MAX = 30.0
+COMPACT_EVERY_S = 60.0
+COMPACT_FILES_MIN = 64
+
+logger = logging.getLogger("headrace.spark.pipeline")
+
+
+class PipelineFailed(Exception):
+    """A table's query failed again and again; the text names it and says why."""
+
+
+class Runner:
+    """One table's query, started again from its checkpoint when it fails."""
+
+    def __init__(self, spark: "SparkSession", table: PipelineTable, settings: Settings, *, once: bool) -> None:
+        self.table = table
+        self.failures = 0
+        self.reason = ""
+        self._spark = spark
+        self._settings = settings
+        self._once = once
+        self._due_s = 0.0
+        self._batch_at_start = -1
+        self.query: StreamingQuery | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether a query that ends by itself has ended well."""
+        return self._once and self.query is not None and not self.query.isActive and self.query.exception() is None
+
+    def watch(self, now_s: float) -> None:
+        """Start the query when it is due. Raises PipelineFailed when it failed too often without getting anywhere."""
+        if self.query is None:
+            if now_s >= self._due_s:
+                self._start(now_s)
+            return
+        progress = self.query.lastProgress
+        if progress is not None and progress.batchId > self._batch_at_start:
+            self.failures = 0
+        if not self.query.isActive and (error := self.query.exception()) is not None:
+            self.query = None
+            self._failed(_first_line(str(error)), now_s)
+
+    def stop(self) -> None:
+        """End the query; what it has not committed is done again by the next one."""
+        if self.query is not None and self.query.isActive:
+            self.query.stop()
+
+    def _start(self, now_s: float) -> None:
+        try:
+            self.query = start_query(self._spark, self.table, self._settings, once=self._once)
+        except Exception as error:
+            self._failed(_first_line(str(error)), now_s)
+
+    def _failed(self, reason: str, now_s: float) -> None:
+        self.failures += 1
+        self.reason = reason
+        if self.failures >= FAILURES_MAX:
+            raise PipelineFailed(f"table {self.table.name} failed {self.failures} times in a row: {reason}")
+        pause_s = min(BACKOFF_S * 2 ** (self.failures - 1), BACKOFF_S_MAX)
+        self._due_s = now_s + pause_s
+        logger.warning("pipeline.restart table=%s in_s=%.1f reason=%s", self.table.name, pause_s, reason)
+
+
+class Pipeline:
+    """The queries of some tables in one session."""
+
+    def __init__(
+        self, spark: "SparkSession", tables: Sequence[PipelineTable], settings: Settings, *, once: bool = False
+    ) -> None:
+        register(spark)
+        self.settings = settings
+        self.runners = [Runner(spark, table, settings, once=once) for table in tables]
+
+    @property
+    def done(self) -> bool:
+        """Whether all tables have caught up; never the case of a pipeline that goes on."""
+        return all(runner.done for runner in self.runners)
+
+    def watch(self) -> None:
+        """Look after every query once. Raises PipelineFailed."""
+        now_s = time.monotonic()
+        for runner in self.runners:
+            runner.watch(now_s)
+
+    def stop(self) -> None:
+        """End all queries."""
+        for runner in self.runners:
+            runner.stop()
+
+    def run(self, stopping: threading.Event, look_s: float = 0.2) -> Iterator[None]:
+        """Keep the queries going until they are done or `stopping` is set; yields after each look at them.
+
+        Raises PipelineFailed.
+        """
+        try:
+            with self._compacting(stopping):
+                while not stopping.is_set():
+                    self.watch()
+                    yield
+                    if self.done:
+                        return
+                    stopping.wait(look_s)
+        finally:
+            self.stop()
+
+    @contextmanager
+    def _compacting(self, stopping: threading.Event) -> Iterator[None]:
+        """Join small files in a thread of its own meanwhile."""
+        ended = threading.Event()
+
+        def _work() -> None:
+            while not ended.wait(COMPACT_EVERY_S) and not stopping.is_set():
+                for runner in self.runners:
+                    compact_quietly(runner.table, self.settings)
+
+        thread = threading.Thread(target=_work, name="compaction", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def compact_quietly(table: PipelineTable, settings: Settings) -> None:
+    """Join a table's small files if there are many; a failure is logged and costs nothing but small files."""
+    if not Layout(settings.lake).control(table.name).is_dir():
+        return
+    try:
+        compact(open_store(settings.lake, settings.form, table.spec), files_min=COMPACT_FILES_MIN)
+    except (LakeError, OSError) as error:
+        logger.warning("pipeline.compaction table=%s reason=%s", table.name, error)
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if "Error" in line.partition(":")[0] or "DataLoss" in line]
+    return (named or lines or ["unknown"])[-1 if named else 0][:500]
