@@ -1,0 +1,190 @@
+"""Reading topics as tables: rows, ranges, partitions, filters, SQL. No test registers the source; Spark finds it."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, Row
+from pyspark.sql.types import StructType
+from pyspark.testing import assertDataFrameEqual
+
+from headrace.feed.client import FeedClient
+from tests.harness.lakeside import Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MESSAGES = (
+    "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+    "headers:array<struct<key:string,value:binary>>,protocol:string,message_id:string>"
+)
+ORDERS = [b"order %d" % number for number in range(50)]
+PAYMENTS = [b"payment %d" % number for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakeside]:
+    """A broker with two topics, the orders before and behind the payments."""
+    broker = Lakeside(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    for topic, values in (("orders", ORDERS[:30]), ("payments", PAYMENTS), ("orders", ORDERS[30:])):
+        asyncio.run(broker.publish(topic, values))
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def reader(spark: "SparkSession", broker: Lakeside) -> DataFrameReader:
+    return spark.read.format("headrace").option("endpoint", broker.endpoint).option("key", broker.key)
+
+
+def values(rows: DataFrame) -> list[bytes]:
+    return [bytes(row.value) for row in rows.orderBy("offset").collect()]
+
+
+def test_a_topic_is_a_table(reader: DataFrameReader) -> None:
+    orders = reader.option("subscribe", "orders").load()
+    assert orders.schema.simpleString() == MESSAGES
+    assert all(field.nullable for field in orders.schema)
+    assert values(orders) == ORDERS
+    kept = orders.select("key", "topic", "partition", "headers", "protocol", "message_id").distinct()
+    expected = (
+        "key binary, topic string, partition int, headers array<struct<key string, value binary>>, protocol string"
+    )
+    row = (None, "orders", 0, None, "blipmq", None)
+    assertDataFrameEqual(kept, orders.sparkSession.createDataFrame([row], f"{expected}, message_id string"))
+
+
+def test_the_same_offsets_are_the_same_rows(reader: DataFrameReader) -> None:
+    first = reader.option("subscribePattern", ".*").load()
+    low, high = first.selectExpr("min(offset)", "max(offset)").first() or (0, 0)
+    again = reader.option("startingOffsets", str(low)).option("endingOffsets", str(high + 1))
+    assertDataFrameEqual(first, again.load())
+    assertDataFrameEqual(first, again.option("minPartitions", "7").load())
+
+
+def test_topics_by_name_and_by_pattern(reader: DataFrameReader) -> None:
+    assert values(reader.option("subscribe", "orders,payments").load()) == ORDERS[:30] + PAYMENTS + ORDERS[30:]
+    assert reader.option("subscribe", "nothing").load().count() == 0
+
+
+def test_a_pattern_is_for_the_whole_name(reader: DataFrameReader) -> None:
+    assert values(reader.option("subscribePattern", "pay.*").load()) == PAYMENTS
+    assert reader.option("subscribePattern", "pay").load().count() == 0
+
+
+def test_columns_are_read_as_asked_for(reader: DataFrameReader) -> None:
+    narrow = reader.option("subscribe", "payments").option("columns", "offset,value").load()
+    assert narrow.columns == ["offset", "value"]
+    assert values(narrow) == PAYMENTS
+    declared = reader.schema(StructType().add("value", "binary").add("offset", "long")).load()
+    assert declared.columns == ["value", "offset"]
+    assert "headers" not in reader.option("includeHeaders", "false").load().columns
+
+
+def test_a_schema_that_is_not_ours_is_refused(reader: DataFrameReader) -> None:
+    wrong = reader.option("subscribe", "orders").schema("value string")
+    with pytest.raises(PySparkException, match="value must be binary"):
+        wrong.load().collect()
+
+
+def test_ends_by_offset_and_by_time(reader: DataFrameReader) -> None:
+    every = reader.option("subscribe", "orders").load().selectExpr("offset", "value", "unix_millis(timestamp) AS ms")
+    rows = every.orderBy("offset").collect()
+    middle = reader.option("startingOffsets", str(rows[10].offset)).option("endingOffsets", str(rows[20].offset))
+    assert values(middle.load()) == ORDERS[10:20]
+    later = rows[30].ms
+    behind = reader.option("startingTimestamp", str(later)).load()
+    assert set(ORDERS[30:]) <= set(values(behind))
+    before = [bytes(row.value) for row in rows if row.ms < later]
+    assert values(reader.option("startingOffsets", "0").option("endingTimestamp", str(later)).load()) == before
+
+
+def test_partitions_are_as_many_as_asked_for(reader: DataFrameReader) -> None:
+    orders = reader.option("subscribe", "orders")
+    assert orders.load().rdd.getNumPartitions() == 1
+    few = orders.option("maxRecordsPerPartition", "9").load()
+    sizes = few.rdd.glom().map(len).collect()
+    assert sum(sizes) == len(ORDERS)
+    assert max(sizes) <= 9
+    assert orders.option("minPartitions", "5").load().rdd.getNumPartitions() >= 5
+    assert values(few) == ORDERS
+
+
+FILTERS = [
+    "topic = 'payments'",
+    "topic IN ('payments', 'orders') AND offset >= 35",
+    "offset > 3 AND offset <= 40 AND NOT topic = 'payments'",
+    "offset = 33",
+    "topic = 'payments' AND topic = 'orders'",
+    "timestamp >= TIMESTAMP'2020-01-01' AND timestamp < TIMESTAMP'2120-01-01'",
+    "timestamp > TIMESTAMP'2120-01-01'",
+    "topic LIKE 'pay%' OR offset < 7",
+    "offset < 0",
+]
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_filters_pushed_down_or_not_give_the_same(
+    spark: "SparkSession", reader: DataFrameReader, condition: str
+) -> None:
+    every = reader.option("subscribePattern", ".*").load()
+    expected = spark.createDataFrame(every.collect(), every.schema).where(condition)
+    assertDataFrameEqual(every.where(condition), expected)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assertDataFrameEqual(every.where(condition), expected)
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_what_was_pushed_down_is_gone_from_the_plan(reader: DataFrameReader) -> None:
+    kept = reader.option("subscribePattern", ".*").load().where("topic = 'payments' AND offset >= 3 AND protocol = 'x'")
+    plan = kept._jdf.queryExecution().executedPlan().toString()
+    assert "= payments" not in plan
+    assert ">= 3" not in plan
+    assert "= x" in plan
+
+
+def test_a_table_in_sql_remembers_its_options(spark: "SparkSession", broker: Lakeside) -> None:
+    spark.sql(f"CREATE TABLE paid USING headrace OPTIONS (subscribe 'payments', endpoint '{broker.endpoint}')")
+    try:
+        assert spark.sql("SELECT count(*) AS n FROM paid").collect() == [Row(n=20)]
+        assert spark.sql("SELECT count(*) AS n FROM paid WHERE offset < 35").collect()[0].n < 20
+        assert spark.table("paid").where("topic = 'orders'").count() == 0
+    finally:
+        spark.sql("DROP TABLE paid")
+
+
+def test_a_view_in_sql(spark: "SparkSession", broker: Lakeside) -> None:
+    options = f"subscribe 'payments', endpoint '{broker.endpoint}', key '{broker.key}'"
+    spark.sql(f"CREATE TEMPORARY VIEW paid_view USING headrace OPTIONS ({options})")
+    assert spark.table("paid_view").count() == 20
+    spark.catalog.dropTempView("paid_view")
+
+
+def test_events_are_a_table(reader: DataFrameReader, broker: Lakeside) -> None:
+    with FeedClient(broker.endpoint, key=broker.key) as client:
+        client.report("somebody", ["orders"], 1)
+    events = reader.option("stream", "events").load()
+    assert events.columns[:9] == [
+        "offset", "timestamp", "event", "topic", "subscription", "message_offset", "attempt", "reason", "latency_ms",
+    ]  # fmt: skip
+    assert events.where("event = 'reported'").count() >= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscibe": "orders"}, "unknown option subscibe for read; did you mean subscribe?"),
+        ({"subscribe": "orders", "startingOffsets": "100000"}, "the log ends at offset"),
+        ({"subscribe": "orders", "key": "wrong"}, "key"),
+        ({"subscribe": "orders", "endpoint": "grpc://127.0.0.1:1", "retryTimeout": "0s"}, "127.0.0.1:1"),
+    ],
+)
+def test_errors_say_what_is_wrong(reader: DataFrameReader, options: dict[str, str], said: str) -> None:
+    with pytest.raises(PySparkException) as caught:
+        reader.options(**options).load().count()
+    assert said in str(caught.value)
