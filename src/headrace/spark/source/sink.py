@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringType, StructType
 
 _PASSED_OVER = {"partition", "offset", "timestamp", "protocol"}
 """What a read has besides; a topic can be written into another without naming columns."""
@@ -15,6 +15,7 @@ _EXPECTED = {
     "topic": "string",
     "headers": "array<struct<key: string, value: binary>>",
     "message_id": "string",
+    "redriven_from": "long, the offset of a dead letter",
 }
 
 
@@ -62,6 +63,8 @@ def project(batch: pa.RecordBatch, columns: tuple[str, ...], topic: str | None) 
 def _fits(name: str, kind: DataType) -> bool:
     if name in ("value", "key"):
         return isinstance(kind, BinaryType | StringType)
+    if name == "redriven_from":
+        return isinstance(kind, LongType)
     if name != "headers":
         return isinstance(kind, StringType)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
