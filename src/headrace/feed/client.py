@@ -28,6 +28,9 @@ _ACTION_S = 60.0
 _OPTIONS: list[tuple[str, int | str]] = [("grpc.use_local_subchannel_pool", 1)]
 """A new connection does not inherit the pauses of one that failed."""
 
+_AWAY = ("unavailable", "draining")
+"""Not there yet, or about to be restarted."""
+
 T = TypeVar("T")
 
 
@@ -248,7 +251,7 @@ class FeedClient:
     def _bear(self, error: flight.FlightError, patience: "_Patience") -> None:
         """Wait a little when the feed is away. Raises everything else, and that as well once patience has ended."""
         known = _known(error)
-        if known.code != "unavailable" or not patience.pause():
+        if known.code not in _AWAY or not patience.pause():
             raise known from error
         self.close()
 
