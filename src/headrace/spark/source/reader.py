@@ -11,12 +11,15 @@ from functools import lru_cache
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from headrace.feed.client import DataLoss, FeedClient, Span
+from headrace.feed.client import DataLoss, FeedClient, FeedError, Span
 from headrace.spark.source.filters import Bounds, choose, push
 from headrace.spark.source.offsets import data_loss_error, loss, resolve
 from headrace.spark.source.options import Connection, OptionError, ReadOptions
 from headrace.spark.source.ranges import OffsetRange, partition_count, partitions
 from headrace.spark.source.values import Position
+
+FIRST_CONTACT_S = 10.0
+"""A broker that is not there when a query is planned is rather a wrong address than one being restarted."""
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -60,9 +63,16 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The log's range that can hold rows for this query, split by size."""
-        with self._options.connection.client() as client:
-            start, end = self._range(client)
-            found = split_range(client, self._options, start, end) if start < end else []
+        connection = self._options.connection
+        try:
+            with connection.client(min(connection.retry_timeout_s, FIRST_CONTACT_S)) as client:
+                start, end = self._range(client)
+                found = split_range(client, self._options, start, end) if start < end else []
+        except FeedError as error:
+            if error.code != "unavailable":
+                raise
+            said = f"no broker answers at {connection.endpoint}; is it running, and is listen.flight set? {error}"
+            raise FeedError(error.code, said) from error
         return found or [OffsetRange(start, start)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
