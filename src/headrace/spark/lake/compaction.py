@@ -17,6 +17,8 @@ from headrace.spark.lake.table import DataFile, StagedFile, file_name
 
 SMALL_BYTES = 64 << 20
 FILES_MIN = 8
+MAINTENANCE_LOCK = "maintenance.lock"
+"""Held by whoever rewrites files of a table or fills in rows: one at a time."""
 GRACE_S = 600.0
 """How long replaced files are kept for readers that are just listing them."""
 
@@ -53,11 +55,11 @@ def compact(store: Store, *, files_min: int = FILES_MIN, grace_s: float = GRACE_
     """Join the table's small files, and delete what earlier compactions left behind `grace_s` ago.
 
     Files are read and written without holding up the table's writers; only the exchange does. Upsert tables have one
-    file a bucket and are only tidied. Raises LakeError when another process is compacting the table.
+    file a bucket and are only tidied. Raises LakeError when another process is at work on the table.
     """
     make_folder(store.staging)
     before = after = 0
-    with locked(store.staging.parent / "compaction.lock", timeout_s=0.0):
+    with locked(store.staging.parent / MAINTENANCE_LOCK, timeout_s=0.0):
         chosen = [] if store.spec.keys else groups(store.files(), files_min)
         for group in chosen:
             staged = joined(group, store.staging)

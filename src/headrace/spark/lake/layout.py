@@ -40,6 +40,11 @@ class Layout:
         """The catalog of the lake's Iceberg tables."""
         return self.root / "_control" / "iceberg.db"
 
+    @property
+    def run_lock(self) -> Path:
+        """Held by the pipeline that fills the lake: there is one at a time."""
+        return self.root / "_control" / "run.lock"
+
     def format(self) -> str | None:
         """The format the lake was made with; None for one that is new.
 

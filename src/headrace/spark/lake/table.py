@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.model.errors import HeadraceError
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FILE = re.compile(r"(?P<first>\d{20})-(?P<last>\d{20})-(?P<rows>\d+)-[0-9a-f]{12}\.parquet")
 
 
-class LakeError(Exception):
+class LakeError(HeadraceError):
     """Something about the lake that its owner has to know; the text says what and where."""
 
 

@@ -1,7 +1,7 @@
 """One streaming query for one table: from the broker's log into the lake."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,9 @@ from headrace.spark.lake.sink import FORMAT, LakeSink
 from headrace.spark.lake.staging import stage
 from headrace.spark.lake.stores import open_store
 from headrace.spark.pipeline.definition import PipelineTable
+from headrace.spark.pipeline.envelopes import SOURCE
+from headrace.spark.pipeline.handlers import NAME as HANDLERS
+from headrace.spark.pipeline.handlers import Call, Handler, handled
 from headrace.spark.pipeline.positions import position
 from headrace.spark.pipeline.settings import READER_PREFIX, Settings
 
@@ -47,10 +50,8 @@ def followed(spark: "SparkSession", table: PipelineTable, settings: Settings) ->
     options = {
         **settings.connection(),
         **table.source,
-        "reader": READER_PREFIX + table.name,
+        **_pace(table.name, settings),
         "startingOffsets": starting(table, settings),
-        "maxOffsetsPerTrigger": str(settings.offsets_max),
-        "failOnDataLoss": str(not settings.lossy).lower(),
     }
     return spark.readStream.format("headrace").options(**options).load()
 
@@ -67,9 +68,35 @@ def starting(table: PipelineTable, settings: Settings) -> str:
     return str(max(ends) + 1) if ends else "earliest"
 
 
+def start_handlers(
+    spark: "SparkSession", handlers: Mapping[Call, Handler], settings: Settings, *, once: bool
+) -> "StreamingQuery":
+    """Start running handlers over the envelopes, from the oldest message kept or where they were."""
+    options = {**settings.connection(), **SOURCE, **_pace(HANDLERS, settings), "startingOffsets": "earliest"}
+    writer = (
+        handled(spark.readStream.format("headrace").options(**options).load(), settings, handlers)
+        .writeStream.queryName(HANDLERS)
+        .option("checkpointLocation", str(Layout(settings.lake).checkpoint(HANDLERS)))
+        .format("headrace")
+        .options(**settings.connection())
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime="0 seconds").start()
+
+
 def sink_options(table: PipelineTable, settings: Settings) -> dict[str, str]:
     """The options of the lake's sink for a table."""
     return {"path": str(settings.lake), "tableformat": settings.form, "table": table.spec.encode()}
+
+
+def _pace(name: str, settings: Settings) -> dict[str, str]:
+    """How a query is known to the broker, how much it takes at once, and whether it may miss something."""
+    return {
+        "reader": READER_PREFIX + name,
+        "maxOffsetsPerTrigger": str(settings.offsets_max),
+        "failOnDataLoss": str(not settings.lossy).lower(),
+    }
 
 
 def _replacing(table: PipelineTable, settings: Settings, checkpoint: Path) -> "Callable[[DataFrame, int], None]":

@@ -3,16 +3,21 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.model.errors import HeadraceError
 from headrace.spark.lake.compaction import compact
+from headrace.spark.lake.disk import locked, make_folder
 from headrace.spark.lake.layout import Layout
 from headrace.spark.lake.stores import open_store
 from headrace.spark.lake.table import LakeError
 from headrace.spark.pipeline.definition import PipelineTable
-from headrace.spark.pipeline.queries import register, start_query
+from headrace.spark.pipeline.handlers import NAME as HANDLERS
+from headrace.spark.pipeline.handlers import Call, Handler
+from headrace.spark.pipeline.queries import register, start_handlers, start_query
 from headrace.spark.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,19 +33,21 @@ COMPACT_FILES_MIN = 64
 logger = logging.getLogger("headrace.spark.pipeline")
 
 
-class PipelineFailed(Exception):
+class PipelineFailed(HeadraceError):
     """A table's query failed again and again; the text names it and says why."""
 
 
 class Runner:
-    """One table's query, started again from its checkpoint when it fails."""
+    """One query, a table's or the handlers', started again from its checkpoint when it fails."""
 
-    def __init__(self, spark: "SparkSession", table: PipelineTable, settings: Settings, *, once: bool) -> None:
+    def __init__(
+        self, name: str, start: "Callable[[], StreamingQuery]", table: PipelineTable | None = None, *, once: bool
+    ) -> None:
+        self.name = name
         self.table = table
         self.failures = 0
         self.reason = ""
-        self._spark = spark
-        self._settings = settings
+        self._begin = start
         self._once = once
         self._due_s = 0.0
         self._batch_at_start = -1
@@ -71,7 +78,7 @@ class Runner:
 
     def _start(self, now_s: float) -> None:
         try:
-            self.query = start_query(self._spark, self.table, self._settings, once=self._once)
+            self.query = self._begin()
         except Exception as error:
             self._failed(_first_line(str(error)), now_s)
 
@@ -79,21 +86,34 @@ class Runner:
         self.failures += 1
         self.reason = reason
         if self.failures >= FAILURES_MAX:
-            raise PipelineFailed(f"table {self.table.name} failed {self.failures} times in a row: {reason}")
+            raise PipelineFailed(f"{self.name} failed {self.failures} times in a row: {reason}")
         pause_s = min(BACKOFF_S * 2 ** (self.failures - 1), BACKOFF_S_MAX)
         self._due_s = now_s + pause_s
-        logger.warning("pipeline.restart table=%s in_s=%.1f reason=%s", self.table.name, pause_s, reason)
+        logger.warning("pipeline.restart query=%s in_s=%.1f reason=%s", self.name, pause_s, reason)
 
 
 class Pipeline:
-    """The queries of some tables in one session."""
+    """The queries of some tables, and of handlers, in one session."""
 
     def __init__(
-        self, spark: "SparkSession", tables: Sequence[PipelineTable], settings: Settings, *, once: bool = False
+        self,
+        spark: "SparkSession",
+        tables: Sequence[PipelineTable],
+        settings: Settings,
+        *,
+        handlers: Mapping[Call, Handler] | None = None,
+        once: bool = False,
     ) -> None:
         register(spark)
         self.settings = settings
-        self.runners = [Runner(spark, table, settings, once=once) for table in tables]
+        self.runners = [
+            Runner(table.name, partial(start_query, spark, table, settings, once=once), table, once=once)
+            for table in tables
+        ]
+        if handlers:
+            self.runners.append(
+                Runner(HANDLERS, partial(start_handlers, spark, handlers, settings, once=once), once=once)
+            )
 
     @property
     def done(self) -> bool:
@@ -114,10 +134,12 @@ class Pipeline:
     def run(self, stopping: threading.Event, look_s: float = 0.2) -> Iterator[None]:
         """Keep the queries going until they are done or `stopping` is set; yields after each look at them.
 
-        Raises PipelineFailed.
+        Raises PipelineFailed, and LakeError when another pipeline runs on this lake.
         """
+        layout = Layout(self.settings.lake)
+        make_folder(layout.run_lock.parent)
         try:
-            with self._compacting(stopping):
+            with locked(layout.run_lock, timeout_s=0.0), self._compacting(stopping):
                 while not stopping.is_set():
                     self.watch()
                     yield
@@ -135,7 +157,8 @@ class Pipeline:
         def _work() -> None:
             while not ended.wait(COMPACT_EVERY_S) and not stopping.is_set():
                 for runner in self.runners:
-                    compact_quietly(runner.table, self.settings)
+                    if runner.table is not None:
+                        compact_quietly(runner.table, self.settings)
 
         thread = threading.Thread(target=_work, name="compaction", daemon=True)
         thread.start()
