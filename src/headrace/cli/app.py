@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
-from headrace.cli import browse, consume, deadletters, demo, doctor, keys, load, logs, publish, serve, trace
+from headrace.cli import browse, consume, deadletters, demo, doctor, keys, load, logs, pipeline, publish, serve, trace
 
 RUN = "Run"
 MESSAGES = "Messages"
@@ -31,6 +31,7 @@ app.command(rich_help_panel=LOOK)(browse.topics)
 app.command(rich_help_panel=LOOK)(browse.subscriptions)
 app.command(rich_help_panel=LOOK)(browse.peek)
 app.command(rich_help_panel=LOOK)(trace.trace)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=LOOK)
 app.add_typer(deadletters.app, name="deadletters", rich_help_panel=LOOK)
 app.add_typer(logs.app, name="log", rich_help_panel=CARE)
 app.add_typer(keys.app, name="keys", rich_help_panel=CARE)

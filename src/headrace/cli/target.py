@@ -30,6 +30,7 @@ SCHEMES = {
     "fujin_tcp": ("tls", "tls"),
     "grpc": ("grpc", "grpcs"),
     "http": ("http", "https"),
+    "flight": ("grpc", "grpc+tls"),
 }
 """By listener the scheme of its address: without and with the broker's own certificate."""
 START_ONE = "Start one with `headrace serve --dev`, or say where it runs with --data-dir, --config or --endpoint."
