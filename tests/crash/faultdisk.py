@@ -16,6 +16,14 @@ from pathlib import Path
 from headrace.model.batch import Buffer
 
 SECTOR = 512
+KINDS = {
+    "seg": "segment",
+    "idx": "index",
+    "snap": "snapshot",
+    "lock": "lock",
+    "staged": "staged",
+    "manifest": "manifest",
+}
 
 
 class Crash(BaseException):
@@ -170,6 +178,11 @@ class FaultDisk:
         self._locks.add(path)
         return FaultLock(self, path, Inode())
 
+    def share(self, path: Path, size: int) -> bytearray:
+        """Memory only: nothing is ever recovered from a shared file."""
+        self._check_running()
+        return bytearray(size)
+
     def step(self, point: str) -> None:
         """Pass a point; crash if it is the one."""
         self.passed[point] += 1
@@ -279,7 +292,7 @@ def kind_of(path: Path) -> str:
         return "torn"
     if ".damaged-" in name:
         return "damaged"
-    kind = {"seg": "segment", "idx": "index", "snap": "snapshot", "lock": "lock"}[name.rpartition(".")[2]]
+    kind = KINDS[name.rpartition(".")[2]]
     return f"new-{kind}" if kind == "segment" and path.name.endswith(".tmp") else kind
 
 

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("blipmq", "blipmq_exchange", "sspq", "fujin", "fujin_reading", "grpcq", "grpcq_deliveries")
+MODULES = (
+    "blipmq", "blipmq_exchange", "sspq", "fujin", "fujin_reading", "grpcq", "grpcq_deliveries", "records", "columns",
+)  # fmt: skip
 
 
 def compiled() -> bool:

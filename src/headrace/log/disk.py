@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,10 @@ from headrace.model.batch import Buffer
 _BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 _SYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
 _fdatasync = getattr(os, "fdatasync", os.fsync)
+
+
+Mapped = mmap | bytearray
+"""A file's bytes, to be written in place."""
 
 
 class WriteOrder(NamedTuple):
@@ -84,6 +89,9 @@ class Disk(Protocol):
 
         Raises BlockingIOError when another holds it.
         """
+
+    def share(self, path: Path, size: int) -> Mapped:
+        """The bytes of a file of this size, made if need be, in memory shared with whoever reads it; never synced."""
 
 
 class OsFile:
@@ -233,6 +241,15 @@ class OsDisk:
             file.close()
             raise
         return file
+
+    def share(self, path: Path, size: int) -> Mapped:
+        """A mapping of the file, whose blocks are had beforehand: writing to it cannot fail for want of room."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            return mmap(fd, size)
+        finally:
+            os.close(fd)
 
 
 def write_atomically(disk: Disk, path: Path, buffers: Sequence[Buffer]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from headrace.log.committed import CommittedFile
 from headrace.log.disk import Disk
 from headrace.log.extents import SegmentMap
 from headrace.log.flush import Flush, Flushed, Writer
@@ -62,6 +63,8 @@ class Log:
         self._unsynced_since: int | None = None
         self._snapshot_offsets = snapshot_offsets(disk.list(directory)) if snapshot else []
         self._bytes_since_snapshot = 0
+        self._committed = CommittedFile(directory, disk)
+        self._show(changed=True)
 
     @classmethod
     def open(
@@ -195,9 +198,10 @@ class Log:
         for segment in flush.started:
             self._start(segment, flush)
         self.failing = flush.error
+        batches = [] if flush.error is not None else self._reveal(flush)
+        self._show(changed=bool(flush.started))
         if flush.error is not None:
             return self._refuse(flush)
-        batches = self._reveal(flush)
         if flush.sync:
             self._all_synced()
         else:
@@ -274,6 +278,7 @@ class Log:
         expired = self._expired(now, needed_from)
         for segment in expired:
             self._forget(segment)
+        self._show(changed=bool(expired))
         return Removal(self._directory, self._disk, expired) if expired else None
 
     def _expired(self, now: int, needed_from: int) -> list[Segment]:
@@ -379,6 +384,10 @@ class Log:
         for record in kept:
             self._queue(record, refusable=False)
         return Flushed([], flush.error, refused, in_doubt=self._writer.broken)
+
+    def _show(self, *, changed: bool) -> None:
+        """Tell other processes which offsets there are, and whether the segments are not those of the last time."""
+        self._committed.write(self.first_offset, self._durable, changed=changed)
 
     def _all_synced(self) -> None:
         self._synced = self._durable

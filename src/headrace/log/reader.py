@@ -161,12 +161,25 @@ class Reader:
 
     def place(self, segment: Segment, offset: int) -> tuple[int, int]:
         """The position and first offset of a record not far before the one that holds `offset`."""
-        if segment.map is not None:
-            ids, positions = segment.map.ids, segment.map.positions
-        else:
-            ids, positions = self._sparse_index(segment)
+        ids, positions = self.sparse(segment)
         number = bisect_right(ids, offset) - 1
         return (positions[number], ids[number]) if number >= 0 else (SEGMENT_HEADER_SIZE, segment.first)
+
+    def sparse(self, segment: Segment) -> "tuple[array[int], array[int]]":
+        """Offsets of records about every 64 KiB, and where those are."""
+        if segment.map is not None:
+            return segment.map.ids, segment.map.positions
+        sparse = self._sparse.get((segment.path,))
+        if sparse is None:
+            try:
+                directory = segment.directory
+                assert directory is not None
+                sparse = self._from_index(segment, lambda read, start: read_sparse(read, start, directory))
+            except (BadIndex, OSError):
+                rebuilt = self._rebuilt(segment)
+                return rebuilt.ids, rebuilt.positions
+            self._sparse.put((segment.path,), sparse, 16 * len(sparse[0]) + 500)
+        return sparse
 
     def forget(self, segment: Segment) -> None:
         """Drop everything cached of a segment that was replaced or retired."""
@@ -217,19 +230,6 @@ class Reader:
             for dropped in self._files.put((segment.path,), file, 1):
                 dropped.close()
         return file
-
-    def _sparse_index(self, segment: Segment) -> "tuple[array[int], array[int]]":
-        sparse = self._sparse.get((segment.path,))
-        if sparse is None:
-            try:
-                directory = segment.directory
-                assert directory is not None
-                sparse = self._from_index(segment, lambda read, start: read_sparse(read, start, directory))
-            except (BadIndex, OSError):
-                rebuilt = self._rebuilt(segment)
-                return rebuilt.ids, rebuilt.positions
-            self._sparse.put((segment.path,), sparse, 16 * len(sparse[0]) + 500)
-        return sparse
 
     def _from_index(self, segment: Segment, take: Callable[[Read, int], T]) -> T:
         file = self._disk.open(segment.index_path)
