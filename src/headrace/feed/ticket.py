@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 Stream = Literal["messages", "events"]
@@ -63,6 +63,10 @@ class Ticket:
             return re.compile(self.pattern)
         except re.error as error:
             raise BadTicket(f"pattern {self.pattern!r}: {error}") from error
+
+    def over(self, start: int, end: int) -> "Ticket":
+        """The same for another range."""
+        return replace(self, start=start, end=end)
 
     def encode(self) -> bytes:
         """The ticket as it travels."""

@@ -1,0 +1,102 @@
+"""Streams of rows for tickets, made while they are read: never more in memory than one window of the log.
+
+Knows tickets, ranges and what to do about offsets that are gone; nothing of Flight.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from headrace.auth import Identity
+from headrace.feed.columns import MessageColumns
+from headrace.feed.schema import BadColumns, select
+from headrace.feed.selection import OffsetsGone, Range, Topics, range_of, wanted
+from headrace.feed.ticket import Ticket
+from headrace.kernels.records import BATCHES
+from headrace.log.follower import Choice, Follower
+from headrace.log.walk import ROWS_MAX, Gone, Parts
+from headrace.model.errors import BrokerError, Code
+
+_GONE = "are gone, by damage or because the log forgot them meanwhile"
+SMALL_ROWS = ROWS_MAX // 4
+SMALL_BYTES = 1 << 20
+
+
+class Rows(NamedTuple):
+    """Rows, and where to go on behind them: the offset, and how many rows of the event there were already given."""
+
+    rows: pa.RecordBatch
+    next: int
+    skip: int
+
+
+class Reading(NamedTuple):
+    """An answered ticket: the schema, and batches each with the position behind it."""
+
+    schema: pa.Schema
+    batches: Iterator[tuple[pa.RecordBatch, bytes]]
+
+
+class Reader:
+    """Answers tickets from a followed log."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    def check(self, ticket: Ticket, identity: Identity) -> pa.Schema:
+        """The schema of a ticket's rows. Raises BrokerError for columns or topics that are not to be had."""
+        wanted(ticket, identity)
+        try:
+            return select(ticket.stream, ticket.columns)
+        except BadColumns as error:
+            raise BrokerError(Code.INVALID, str(error)) from None
+
+    def read(self, ticket: Ticket, identity: Identity) -> Reading:
+        """The rows of a ticket. Raises BrokerError and OffsetsGone, at once or while they are read."""
+        schema = self.check(ticket, identity)
+        offsets = range_of(ticket, self._follower.committed())
+        rows = self._messages(ticket, identity, offsets, schema)
+        return Reading(schema, _positioned(joined(rows), offsets.end))
+
+    def _messages(self, ticket: Ticket, identity: Identity, offsets: Range, schema: pa.Schema) -> Iterator[Rows]:
+        wants = wanted(ticket, identity)
+        topics = Topics(wants or (lambda _: True))
+        columns = MessageColumns(schema, topics.names)
+        for parts in self._parts(offsets, Choice(BATCHES, topics, wants), lossy=ticket.lossy):
+            yield Rows(columns.rows(parts), parts.next, 0)
+
+    def _parts(self, offsets: Range, choice: Choice, *, lossy: bool) -> Iterator[Parts]:
+        for found in self._follower.walk(offsets.start, offsets.end, choice):
+            if not isinstance(found, Gone):
+                yield found
+            elif not lossy:
+                raise OffsetsGone(found.first, found.lost, _GONE)
+
+
+def joined(pieces: Iterator[Rows]) -> Iterator[Rows]:
+    """The same rows, with small batches put together."""
+    waiting: list[Rows] = []
+    rows = size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        rows += piece.rows.num_rows
+        size += piece.rows.nbytes
+        if rows >= SMALL_ROWS or size >= SMALL_BYTES:
+            yield _together(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(pieces: list[Rows]) -> Rows:
+    rows = pieces[0].rows
+    if len(pieces) > 1:
+        (rows,) = pa.Table.from_batches([piece.rows for piece in pieces]).combine_chunks().to_batches()
+    return Rows(rows, pieces[-1].next, pieces[-1].skip)
+
+
+def _positioned(pieces: Iterator[Rows], end: int) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    for rows, start, skip in pieces:
+        yield rows, json.dumps([start, skip, end]).encode()
