@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.feed.client import Span
-from headrace.spark.source.offsets import QUIET_MAX, Pace, Pending, Reports, decode, encode, loss, resolve
+from headrace.spark.source.offsets import QUIET_MAX, Pace, Pending, Reports, decode, encode, loss, nothing, resolve
 from headrace.spark.source.values import EARLIEST, LATEST, Position
 
 
@@ -50,10 +50,10 @@ def test_the_empty_log_of_a_new_broker_has_lost_nothing() -> None:
 
 
 def test_rows_make_news_and_a_long_quiet_is_passed_over() -> None:
-    assert Pending(5, 5, 5, 0, 0).quiet
-    assert Pending(5, 4 + QUIET_MAX, 5, 0, 0).quiet
-    assert not Pending(5, 5 + QUIET_MAX, 5, 0, 0).quiet
-    assert not Pending(5, 6, 5, 1, 10).quiet
+    assert nothing(5, 5).quiet
+    assert nothing(5, 4 + QUIET_MAX).quiet
+    assert not nothing(5, 5 + QUIET_MAX).quiet
+    assert not Pending(5, 6, 5, 1, 1, 10).quiet
 
 
 def test_without_a_minimum_every_row_is_a_batch() -> None:

@@ -14,7 +14,6 @@ from headrace.spark.source.ranges import (
     front,
     partition_count,
     partitions,
-    pending,
 )
 
 MIB = 1 << 20
@@ -76,10 +75,12 @@ def test_the_front_is_the_longest_within_the_limit(parts: list[Part], limit: int
 def test_a_batch_keeps_its_limits_and_goes_on(
     parts: list[Part], rows_max: int | None, bytes_max: int | None, single: bool
 ) -> None:
-    waiting = pending(parts[0].start, parts[-1].end, parts)
-    if not waiting.rows:
+    while parts and not parts[0].rows:
+        parts = parts[1:]
+    if not parts:
         return
-    parts = [part for part in parts if part.end > waiting.first]
+    rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    waiting = Pending(0, parts[-1].end, parts[0].start, 1, rows, size)
     end = Limits(rows_max, bytes_max).end(waiting, parts, single=single)
     assert waiting.first < end <= waiting.end
     rows = sum(max(0, min(part.end, end) - part.start) for part in parts if part.rows)
@@ -90,7 +91,7 @@ def test_a_batch_keeps_its_limits_and_goes_on(
 
 
 def test_a_dense_topic_fills_its_batches() -> None:
-    waiting = Pending(0, 100, 0, 100, 1000)
+    waiting = Pending(0, 100, 0, 1, 100, 1000)
     parts = [Part(start, start + 7, 7, 70) for start in range(0, 98, 7)] + [Part(98, 100, 2, 20)]
     assert Limits(20, None).end(waiting, parts, single=True) == 20
     assert Limits(20, None).end(waiting, parts, single=False) == 14
@@ -98,17 +99,10 @@ def test_a_dense_topic_fills_its_batches() -> None:
     assert Limits(3, None).end(waiting, parts, single=False) == 7
 
 
-def test_what_is_waiting() -> None:
-    parts = [Part(0, 10, 0, 0), Part(10, 20, 4, 40), Part(20, 30, 2, 20)]
-    assert pending(0, 30, parts) == Pending(0, 30, 10, 6, 60)
-    assert pending(12, 30, parts).first == 12
-    assert pending(0, 30, []) == Pending(0, 30, 30, 0, 0)
-
-
 def test_what_fits_is_not_split() -> None:
-    waiting = Pending(0, 100, 0, 100, 1000)
+    waiting = Pending(0, 100, 0, 1, 100, 1000)
     assert Limits(None, None).pieces(waiting) == 1
     assert Limits(100, 1000).pieces(waiting) == 1
     assert Limits(10, None).pieces(waiting) == 22
     assert Limits(10, 10).pieces(waiting) == 202
-    assert Limits(1, None).pieces(Pending(0, 1 << 40, 0, 1 << 40, 1)) == PARTITIONS_MAX
+    assert Limits(1, None).pieces(Pending(0, 1 << 40, 0, 1, 1 << 40, 1)) == PARTITIONS_MAX

@@ -76,18 +76,28 @@ def data_loss_error(detail: str) -> DataLossError:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What waits for the query: its rows and bytes among the offsets from `start` to `end`, the first at `first`."""
+    """What waits for the query among the offsets from `start` to `end`.
+
+    `first` is the offset of the first row, `found` how many rows were counted, which need not be all of them; `rows`
+    and `bytes` are what there is at most.
+    """
 
     start: int
     end: int
     first: int
+    found: int
     rows: int
     bytes: int
 
     @property
     def quiet(self) -> bool:
         """Whether nothing waits, and the stretch is too short to be passed over."""
-        return not self.rows and self.end - self.start < QUIET_MAX
+        return not self.found and self.end - self.start < QUIET_MAX
+
+
+def nothing(start: int, end: int) -> Pending:
+    """A stretch without a row for the query."""
+    return Pending(start, end, end, 0, 0, 0)
 
 
 @dataclass(slots=True)

@@ -25,13 +25,6 @@ class OffsetRange(InputPartition):
     end: int
 
 
-def pending(start: int, end: int, parts: Sequence[Part]) -> Pending:
-    """What the feed's split of this range says is waiting in it."""
-    filled = [part for part in parts if part.rows]
-    first = max(start, filled[0].start) if filled else end
-    return Pending(start, end, first, sum(part.rows for part in filled), sum(part.bytes for part in filled))
-
-
 def partition_count(
     rows: int,
     size: int,

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +30,11 @@ from headrace.spark.source.offsets import (
     decode,
     encode,
     loss,
+    nothing,
     resolve,
 )
 from headrace.spark.source.options import OptionError, ReadOptions
-from headrace.spark.source.ranges import SMALL_BYTES, Limits, OffsetRange, pending
+from headrace.spark.source.ranges import SMALL_BYTES, Limits, OffsetRange
 from headrace.spark.source.reader import read_range, shared_client, split_range
 
 POLL_S = 1.0
@@ -165,15 +167,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether what is waiting makes a batch now."""
         if waiting.quiet:
             return False
-        return self._target is not None or self._pace.ready(waiting.rows, time.monotonic())
+        return self._target is not None or self._pace.ready(waiting.found, time.monotonic())
 
     def _look(self, start: int, quiet: int, end: int) -> Pending:
         """What waits between `start` and `end` when it is known that there is nothing before `quiet`."""
         end = max(end, quiet)
-        if end == quiet:
-            return Pending(start, end, end, 0, 0)
-        found = pending(quiet, end, self._client().split(self._options.ticket(quiet, end), 1))
-        return Pending(start, end, found.first, found.rows, found.bytes)
+        parts = self._client().split(self._options.ticket(quiet, end), 1) if quiet < end else []
+        rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+        first, found = self._probe(quiet, end) if rows else (end, 0)
+        return Pending(start, end, first, found, rows, size) if found else nothing(start, end)
+
+    def _probe(self, start: int, end: int) -> tuple[int, int]:
+        """The offset of the first row between these, and how many there are, counted until they make a batch.
+
+        The feed's own figures are about stretches of the log, whoever their rows belong to.
+        """
+        enough = self._options.offsets_min or 1
+        first, found = end, 0
+        ticket = replace(self._options.ticket(start, end), columns=("offset",), lossy=True)
+        for batch in self._client().read(ticket):
+            first = first if found else batch.column(0)[0].as_py()
+            found += batch.num_rows
+            if found >= enough:
+                break
+        return first, found
 
     def _admitted(self, waiting: Pending) -> int:
         """How far the next batch goes by the limits on rows and bytes."""
