@@ -7,7 +7,7 @@ import typer
 from headrace.cli.api import segment
 from headrace.cli.completion import complete_topic
 from headrace.cli.content import content
-from headrace.cli.output import Column, Output
+from headrace.cli.output import Column, Output, escaped
 from headrace.cli.render import clipped, number, payload, when
 from headrace.cli.target import AsJson, Target, talks_to_broker
 
@@ -32,12 +32,12 @@ SUBSCRIPTION_COLUMNS = (
     Column(key="topic"),
     Column(key="door", colours=DOOR_COLOURS),
     Column(key="qos", right=True),
-    Column(key="pending", right=True, show=number),
-    Column(key="in_flight", right=True, show=number),
-    Column(key="redelivered", title="again", right=True, show=number),
-    Column(key="dead", right=True, show=number),
-    Column(key="dropped", right=True, show=number),
-    Column(key="expired", right=True, show=number),
+    Column(key="pending", right=True, show=lambda count: count_text(count)),
+    Column(key="in_flight", right=True, show=lambda count: count_text(count)),
+    Column(key="redelivered", title="again", right=True, show=lambda count: count_text(count)),
+    Column(key="dead", right=True, show=lambda count: count_text(count)),
+    Column(key="dropped", right=True, show=lambda count: count_text(count)),
+    Column(key="expired", right=True, show=lambda count: count_text(count)),
 )
 MESSAGE_COLUMNS = (
     Column(key="offset", right=True),
@@ -63,18 +63,28 @@ def topics(
 def subscriptions(
     target: Target,
     remove: Annotated[int | None, typer.Option(metavar="ID", min=1, help="Remove this subscription.")] = None,
+    remove_reader: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Forget this pipeline, so that nothing is kept for it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the subscriptions, or remove one together with its place in the topic."""
+    """List the subscriptions and the pipelines that follow the log, or remove one together with its place."""
     output = Output(as_json=as_json)
     with target.api() as api:
         if remove is not None:
             api.request("DELETE", f"/api/subscriptions/{remove}")
             output.document({"removed": remove}, [f"removed subscription {remove}"])
             return
-        found = api.get("/api/subscriptions")["subscriptions"]
+        if remove_reader is not None:
+            api.request("DELETE", f"/api/readers/{segment(remove_reader)}")
+            output.document({"removed": remove_reader}, [f"removed reader {escaped(remove_reader)}"])
+            return
+        answer = api.get("/api/subscriptions")
+    found, readers = answer["subscriptions"], answer.get("readers", [])
     if not as_json:
         found = [item | {"door": door_of(item["name"])} for item in found]
+        readers = [reader_row(reader) for reader in readers]
+    found += readers
     output.rows(SUBSCRIPTION_COLUMNS, found, empty="No subscriptions.")
 
 
@@ -97,6 +107,17 @@ def peek(
 def door_of(name: str | None) -> str:
     """Who reads a subscription: its name if it is shared, for that is the door's, else the one door without names."""
     return "-" if name is None else name or OWN_DOOR
+
+
+def reader_row(reader: dict[str, Any]) -> dict[str, Any]:
+    """A pipeline as a line among subscriptions: what it has yet to come to is pending."""
+    topics = "all" if reader["topics"] is None else ", ".join(reader["topics"])
+    return {"topic": topics, "door": reader["reader"], "pending": reader["lag"]}
+
+
+def count_text(count: int | None) -> str:
+    """A count, where there is one."""
+    return "-" if count is None else number(count)
 
 
 def shown(message: dict[str, Any]) -> dict[str, Any]:

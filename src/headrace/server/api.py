@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from headrace import __version__
 from headrace.auth import Identity
-from headrace.broker.views import SubscriptionInfo
+from headrace.broker.views import ReaderInfo, SubscriptionInfo
 from headrace.kernels import compiled
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import check_topic, dead_topic, is_dead_topic
@@ -56,6 +56,7 @@ class Api:
             Route("/api/topics/{topic:path}/messages", self.messages),
             Route("/api/subscriptions", self.subscriptions),
             Route("/api/subscriptions/{id:int}", self.unsubscribe, methods=["DELETE"]),
+            Route("/api/readers/{name:path}", self.remove_reader, methods=["DELETE"]),
             Route("/api/dead-letters", self.dead_letters),
             Route("/api/dead-letters/redrive", self.redrive, methods=["POST"]),
             Route("/api/trace/{which:path}", self.trace),
@@ -123,10 +124,16 @@ class Api:
         return document({"messages": found, "next": found[-1].offset + 1 if found else start})
 
     async def subscriptions(self, request: Request) -> Response:
-        """The subscriptions to topics this caller may read."""
-        identity = identity_of(request.scope)
-        found = [info for info in self._engine.broker.subscriptions() if identity.may_subscribe(info.topic)]
-        return document({"subscriptions": sorted(found, key=lambda info: info.id)})
+        """The subscriptions to topics this caller may read, and the readers outside the broker."""
+        identity, broker = identity_of(request.scope), self._engine.broker
+        found = [info for info in broker.subscriptions() if identity.may_subscribe(info.topic)]
+        readers = [reader for reader in broker.following() if _may_see(identity, reader)]
+        return document(
+            {
+                "subscriptions": sorted(found, key=lambda info: info.id),
+                "readers": sorted(readers, key=lambda reader: (reader.reader, reader.owner)),
+            }
+        )
 
     async def unsubscribe(self, request: Request) -> Response:
         """Remove a subscription: one's own, or any for a caller who may do everything."""
@@ -137,6 +144,20 @@ class Api:
             raise BrokerError(Code.UNKNOWN, f"there is no subscription {number} of yours")
         self._engine.broker.unsubscribe(number, f"removed by {identity.owner}", self._engine.clock.now())
         self._engine.journal()
+        return Response(status_code=204)
+
+    async def remove_reader(self, request: Request) -> Response:
+        """Forget a reader, so that retention waits for it no more: one's own, or any for who may do everything."""
+        identity, engine = identity_of(request.scope), self._engine
+        name: str = request.path_params["name"]
+        owners = {reader.owner for reader in engine.broker.readers.all() if reader.reader == name}
+        if not identity.is_unrestricted:
+            owners &= {identity.owner}
+        if not owners:
+            raise BrokerError(Code.UNKNOWN, f"there is no reader {name} of yours")
+        for owner in owners:
+            engine.broker.readers.remove(owner, name, engine.clock.now())
+        await engine.recorded()
         return Response(status_code=204)
 
     async def dead_letters(self, request: Request) -> Response:
@@ -181,6 +202,12 @@ class Api:
 def _must_read(identity: Identity, topic: str) -> None:
     if not identity.may_subscribe(topic):
         raise BrokerError(Code.FORBIDDEN, f"not allowed to read {topic}")
+
+
+def _may_see(identity: Identity, reader: ReaderInfo) -> bool:
+    if identity.is_unrestricted or identity.owner == reader.owner:
+        return True
+    return reader.topics is not None and all(map(identity.may_subscribe, reader.topics))
 
 
 def _page(request: Request) -> tuple[int, int, int]:

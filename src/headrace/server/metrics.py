@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from headrace import __version__
-from headrace.broker.views import Counters, SubscriptionInfo, TopicInfo
+from headrace.broker.views import Counters, ReaderInfo, SubscriptionInfo, TopicInfo
 
 if TYPE_CHECKING:
     from headrace.server.engine import Engine
@@ -88,6 +88,7 @@ class _EngineCollector(Collector):
         yield from self._messages(broker.counters)
         yield from self._log()
         yield from _per_topic(topics, subscriptions, self._topics_max)
+        yield from _per_reader(broker.following(), self._topics_max)
 
     def _messages(self, counters: Counters) -> Iterator[Metric]:
         for name, text, value in (
@@ -145,7 +146,23 @@ def _per_topic(
     yield waiting
 
 
-def _label(topic: str) -> str:
-    """The topic's name as a label: short, printable, and never the one that stands for the rest."""
-    text = "".join(letter if letter.isprintable() else "_" for letter in topic[:LABEL_SIZE_MAX])
+def _per_reader(readers: Sequence[ReaderInfo], readers_max: int) -> Iterator[Metric]:
+    """The lag of every reader outside the broker; beyond `readers_max` those furthest behind."""
+    lag = GaugeMetricFamily(
+        "headrace_reader_lag", "Messages a reader outside the broker has yet to come to", labels=["reader", "owner"]
+    )
+    offset = GaugeMetricFamily(
+        "headrace_reader_offset", "The offset below which a reader needs nothing any more", labels=["reader", "owner"]
+    )
+    for reader in sorted(readers, key=lambda reader: reader.lag, reverse=True)[:readers_max]:
+        labels = [_label(reader.reader), _label(reader.owner)]
+        lag.add_metric(labels, reader.lag)
+        offset.add_metric(labels, reader.offset)
+    yield lag
+    yield offset
+
+
+def _label(name: str) -> str:
+    """A name as a label: short, printable, and never the one that stands for the rest."""
+    text = "".join(letter if letter.isprintable() else "_" for letter in name[:LABEL_SIZE_MAX])
     return text if text != OTHER_TOPICS else "__other"

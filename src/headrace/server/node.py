@@ -59,7 +59,7 @@ class Node:
         self.queues = Queues(engine, queue_settings(config))
         self._keyring = keyring
         self._marks = Marks(engine.log)
-        self._transactions = Transactions(engine, staging, self._marks)
+        self.transactions = Transactions(engine, staging, self._marks)
         self._listeners: list[TcpListener | QuicListener | GrpcListener] = []
         self._http: HttpServer | None = None
         self._chores: list[asyncio.Task[None]] = []
@@ -91,7 +91,7 @@ class Node:
             node = cls(config, engine, keyring, Staging(data_dir / "staging", disk), feed)
             undo.pop_all()
         try:
-            node._transactions.recover()
+            node.transactions.recover()
             await node._open_listeners()
         except BaseException:
             await node.stop()
@@ -107,7 +107,7 @@ class Node:
         timeout_s = self.config.limits.drain_timeout_s
         for listener in self._listeners:
             listener.stop_listening()
-        await self._transactions.drained(timeout_s)
+        await self.transactions.drained(timeout_s)
         if self.feed is not None:
             await self.feed.stop(timeout_s)
         await self.engine.drained(timeout_s)
@@ -186,13 +186,13 @@ class Node:
             api_keys=config.auth.api_keys,
             allow_unauthenticated=config.flight.allow_unauthenticated,
         )
-        port = await feed.open(opening, FeedDesk(self.engine, self._transactions).answer)
+        port = await feed.open(opening, FeedDesk(self.engine, self.transactions).answer)
         self.endpoints["flight"] = _url("grpc+tls" if config.tls.cert else "grpc", Address(at.host, port))
 
     async def _tend(self) -> None:
         """Now and then let go of old segments nobody needs, and of what transactions left lying."""
         while True:
-            await self._transactions.tend()
+            await self.transactions.tend()
             await asyncio.sleep(CHORES_EVERY_S)
             self.engine.retire()
 

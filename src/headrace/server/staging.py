@@ -95,11 +95,12 @@ class StagedChunk:
 
 
 class Staging:
-    """The staging directory of one broker."""
+    """The staging directory of one broker. A transaction of more than `record_bytes` takes several records."""
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
+    def __init__(self, directory: Path, disk: Disk, *, record_bytes: int = RECORD_BYTES_MAX) -> None:
         self._directory = directory
         self._disk = disk
+        self._record_bytes = record_bytes
 
     def prepare(self) -> list[Plan]:
         """Make the directory, and read the manifests of transactions that are to be finished."""
@@ -114,7 +115,7 @@ class Staging:
         Raises BrokerError(INVALID) for a receipt that does not fit its file, OSError when the disk fails.
         """
         prefix = transaction_prefix(owner, writer, batch)
-        cutter = _Cutter()
+        cutter = _Cutter(self._record_bytes)
         for receipt in receipts:
             if not belongs(receipt.file, prefix):
                 raise BrokerError(Code.INVALID, f"part {receipt.part!r} was not staged for batch {batch} of {writer}")
@@ -237,7 +238,8 @@ def _window(file: File, at: int, end: int) -> bytes:
 class _Cutter:
     """Decides where records begin: whole parts, and a mark always together with the copies before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, record_bytes: int) -> None:
+        self._record_bytes = record_bytes
         self.letters: array[int] = array("Q")
         self._cuts = [0]
         self._size = 0
@@ -268,7 +270,7 @@ class _Cutter:
         return (*self._cuts, self._at)
 
     def _note(self, size: int, *, glued: bool) -> None:
-        full = self._size + size > RECORD_BYTES_MAX or self._parts >= RECORD_PARTS_MAX
+        full = self._size + size > self._record_bytes or self._parts >= RECORD_PARTS_MAX
         if full and self._parts > int(glued):
             begins = self._last if glued else self._at
             self._cuts.append(begins)

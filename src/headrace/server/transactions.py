@@ -208,16 +208,17 @@ class Transactions:
         await self._engine.publish_record(plan.writer, staged.record, staged.rows, undo=undo)
 
     async def _forget(self, plan: Plan) -> None:
-        """The transaction is done; files that cannot be removed now are removed by a later sweep or start."""
+        """The transaction is done; files that cannot be removed now are removed later."""
+        try:
+            await _on_disk(self._staging.forget, plan)
+        except BrokerError as error:
+            log.warning("staging.not_removed", extra={"writer": plan.writer, "cause": error.detail})
+            return
         promised = self._promised.get(plan.key, [])
         if plan in promised:
             promised.remove(plan)
         if not promised:
             self._promised.pop(plan.key, None)
-        try:
-            await _on_disk(self._staging.forget, plan)
-        except BrokerError as error:
-            log.warning("staging.not_removed", extra={"writer": plan.writer, "cause": error.detail})
 
     async def _check_letters(self, letters: Sequence[int], identity: Identity) -> None:
         wrong = await self._marks.not_letters(letters, identity)

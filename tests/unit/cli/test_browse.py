@@ -57,6 +57,30 @@ def test_a_subscription_is_removed_by_its_id(shell: Shell, api: FakeApi) -> None
     assert api.asked == [("DELETE", "/api/subscriptions/7", None)]
 
 
+READER = {"reader": "lake", "owner": "dev", "topics": ["orders", "mail"], "offset": 7, "lag": 1200, "reported_us": 9}
+
+
+def test_pipelines_stand_beside_subscriptions(shell: Shell, api: FakeApi) -> None:
+    api.answer("/api/subscriptions", {"subscriptions": [], "readers": [READER, READER | {"topics": None}]})
+    assert shell("subscriptions", "--endpoint", api.url) == 0
+    assert shell.rows == [
+        ["-", "orders, mail", "lake", "-", "1,200", "-", "-", "-", "-", "-"],
+        ["-", "all", "lake", "-", "1,200", "-", "-", "-", "-", "-"],
+    ]
+
+
+def test_pipelines_as_json_are_the_brokers_own_words(shell: Shell, api: FakeApi) -> None:
+    api.answer("/api/subscriptions", {"subscriptions": [], "readers": [READER]})
+    assert shell("subscriptions", "--json", "--endpoint", api.url) == 0
+    assert shell.documents == [READER]
+
+
+def test_a_pipeline_is_forgotten_by_its_name(shell: Shell, api: FakeApi) -> None:
+    api.answer("/api/readers/my%20lake", b"", method="DELETE", status=204)
+    assert shell("subscriptions", "--remove-reader", "my lake", "--endpoint", api.url) == 0
+    assert shell.out == "removed reader my lake\n"
+
+
 def test_peek_shows_values_and_states_and_tames_both(shell: Shell, api: FakeApi) -> None:
     found = [
         message(5, b"\x1b[31mred\tone\n", states={"1": "acked", "2": "in flight, attempt 2"}),

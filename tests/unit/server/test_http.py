@@ -214,6 +214,37 @@ async def test_a_subscription_is_removed_by_its_owner_or_by_somebody_unrestricte
     assert (await rig.http.delete(path)).status_code == 404
 
 
+async def test_readers_stand_beside_subscriptions_with_their_lag(rig: Rig) -> None:
+    await rig.publish("orders", b"a", b"b", b"c")
+    await rig.publish("mail", b"d")
+    readers, now = rig.engine.broker.readers, rig.engine.clock.now()
+    readers.report("scoped", "lake", ["orders"], 1, now)
+    readers.report("ops", "archive", None, 2, now)
+    await rig.engine.recorded()
+    found = (await rig.get("/api/subscriptions"))["readers"]
+    assert [(r["reader"], r["owner"], r["topics"], r["offset"], r["lag"]) for r in found] == [
+        ("archive", "ops", None, 2, 2),
+        ("lake", "scoped", ["orders"], 1, 2),
+    ]
+    text = (await rig.http.get("/metrics")).text
+    assert 'headrace_reader_lag{owner="scoped",reader="lake"} 2.0' in text
+    assert 'headrace_reader_offset{owner="ops",reader="archive"} 2.0' in text
+    rig.http.headers.update(scoped())
+    assert [r["reader"] for r in (await rig.get("/api/subscriptions"))["readers"]] == ["lake"]
+
+
+async def test_a_reader_is_removed_by_its_owner_or_by_somebody_unrestricted(rig: Rig) -> None:
+    readers, now = rig.engine.broker.readers, rig.engine.clock.now()
+    readers.report("scoped", "my lake", None, 0, now)
+    readers.report("ops", "archive", None, 0, now)
+    await rig.engine.recorded()
+    assert (await rig.http.delete("/api/readers/archive", headers=scoped())).status_code == 404
+    assert (await rig.http.delete("/api/readers/my%20lake", headers=scoped())).status_code == 204
+    assert (await rig.http.delete("/api/readers/archive")).status_code == 204
+    assert (await rig.get("/api/subscriptions"))["readers"] == []
+    assert (await rig.http.delete("/api/readers/archive")).status_code == 404
+
+
 async def test_a_scoped_key_sees_and_does_only_what_it_may(rig: Rig) -> None:
     await rig.bury("orders", b"o")
     (billing,) = await rig.bury("billing", b"b")

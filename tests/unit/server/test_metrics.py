@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.broker.views import Counters, SubscriptionInfo, TopicInfo
+from headrace.broker.views import Counters, ReaderInfo, SubscriptionInfo, TopicInfo
 from headrace.server.engine import Engine
 from headrace.server.metrics import BOUNDS_S, Histogram, Metrics
 
@@ -18,12 +18,16 @@ class StubBroker:
     counters: Counters
     topic_infos: list[TopicInfo] = field(default_factory=list)
     subscription_infos: list[SubscriptionInfo] = field(default_factory=list)
+    reader_infos: list[ReaderInfo] = field(default_factory=list)
 
     def topics(self) -> list[TopicInfo]:
         return self.topic_infos
 
     def subscriptions(self) -> list[SubscriptionInfo]:
         return self.subscription_infos
+
+    def following(self) -> list[ReaderInfo]:
+        return self.reader_infos
 
 
 @dataclass
