@@ -106,7 +106,7 @@ class FeedClient:
             "key": key, "ca": ca, "cert": cert, "cert_key": cert_key, "server_name": server_name, "retry_s": retry_s,
         }  # fmt: skip
         self._retry_s = retry_s
-        self._headers = [("authorization", f"Bearer {key}")] if key else []
+        self._headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
         self._flight: flight.FlightClient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class FeedClient:
         self.close()
 
     def _call(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(headers=self._headers, timeout=timeout_s)
+        return flight.FlightCallOptions(headers=self._headers, timeout=timeout_s)  # type: ignore[arg-type]  # bytes
 
     def _connection(self) -> flight.FlightClient:
         if self._flight is None:
