@@ -13,7 +13,9 @@ from headrace.auth import BadKeyEntry, Keyring
 from headrace.feed.access import Access
 from headrace.feed.link import Link
 from headrace.feed.messages import BadLine, Keys, Listening, Open
+from headrace.feed.messages import Subscriptions as ListSubscriptions
 from headrace.feed.server import FeedServer, Tls
+from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.writing import Writing
 from headrace.log.disk import OsDisk
 from headrace.log.follower import Follower
@@ -52,7 +54,10 @@ class Process:
             disk = OsDisk()
             follower = Follower(Path(opening.log), disk)
             writing = Writing(Path(opening.staging), disk, self._link.ask)
-            self._server = FeedServer(opening.host, opening.port, follower, self._access, writing, _tls(opening))
+            subscriptions = Subscriptions(lambda: self._link.ask(ListSubscriptions(id=0)))
+            self._server = FeedServer(
+                opening.host, opening.port, follower, self._access, writing, subscriptions, _tls(opening)
+            )
         except (HeadraceError, OSError, pa.ArrowException) as error:
             self._link.say(Listening(failure=str(error).partition("\n")[0]))
             return False

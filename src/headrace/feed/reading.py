@@ -10,11 +10,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headrace.auth import Identity
+from headrace.feed.births import Births
 from headrace.feed.columns import MessageColumns
+from headrace.feed.events import EventColumns
 from headrace.feed.schema import BadColumns, select
 from headrace.feed.selection import OffsetsGone, Range, Topics, range_of, wanted
+from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.ticket import Ticket
-from headrace.kernels.records import BATCHES
+from headrace.kernels.records import BATCHES, EVENTS
 from headrace.log.follower import Choice, Follower
 from headrace.log.walk import ROWS_MAX, Gone, Parts
 from headrace.model.errors import BrokerError, Code
@@ -42,8 +45,10 @@ class Reading(NamedTuple):
 class Reader:
     """Answers tickets from a followed log."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Follower, subscriptions: Subscriptions) -> None:
         self._follower = follower
+        self._subscriptions = subscriptions
+        self._births = Births(follower)
 
     def check(self, ticket: Ticket, identity: Identity) -> pa.Schema:
         """The schema of a ticket's rows. Raises BrokerError for columns or topics that are not to be had."""
@@ -57,7 +62,8 @@ class Reader:
         """The rows of a ticket. Raises BrokerError and OffsetsGone, at once or while they are read."""
         schema = self.check(ticket, identity)
         offsets = range_of(ticket, self._follower.committed())
-        rows = self._messages(ticket, identity, offsets, schema)
+        make = self._messages if ticket.stream == "messages" else self._events
+        rows = make(ticket, identity, offsets, schema)
         return Reading(schema, _positioned(joined(rows), offsets.end))
 
     def _messages(self, ticket: Ticket, identity: Identity, offsets: Range, schema: pa.Schema) -> Iterator[Rows]:
@@ -66,6 +72,14 @@ class Reader:
         columns = MessageColumns(schema, topics.names)
         for parts in self._parts(offsets, Choice(BATCHES, topics, wants), lossy=ticket.lossy):
             yield Rows(columns.rows(parts), parts.next, 0)
+
+    def _events(self, ticket: Ticket, identity: Identity, offsets: Range, schema: pa.Schema) -> Iterator[Rows]:
+        columns = EventColumns(schema, self._subscriptions, self._births, wanted(ticket, identity))
+        skip = ticket.skip if offsets.start == ticket.start else 0
+        for parts in self._parts(offsets, Choice(EVENTS, Topics(lambda _: False)), lossy=ticket.lossy):
+            for rows in columns.slices(parts, skip):
+                yield Rows(*rows)
+            skip = 0
 
     def _parts(self, offsets: Range, choice: Choice, *, lossy: bool) -> Iterator[Parts]:
         for found in self._follower.walk(offsets.start, offsets.end, choice):
@@ -99,4 +113,4 @@ def _together(pieces: list[Rows]) -> Rows:
 
 def _positioned(pieces: Iterator[Rows], end: int) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     for rows, start, skip in pieces:
-        yield rows, json.dumps([start, skip, end]).encode()
+        yield rows, json.dumps([min(start, end), skip, end]).encode()

@@ -16,6 +16,7 @@ from headrace.feed.reading import Reader
 from headrace.feed.refusals import told
 from headrace.feed.schema import select
 from headrace.feed.selection import range_of
+from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.ticket import Ticket
 from headrace.log.follower import Follower
 from headrace.model.errors import BrokerError, Code
@@ -45,11 +46,18 @@ class FeedServer(flight.FlightServerBase):
     """Serves one followed log at `host` and `port`; listens once it is made, `port` says where."""
 
     def __init__(
-        self, host: str, port: int, follower: Follower, access: Access, writing: WritingSide, tls: Tls | None = None
+        self,
+        host: str,
+        port: int,
+        follower: Follower,
+        access: Access,
+        writing: WritingSide,
+        subscriptions: Subscriptions,
+        tls: Tls | None = None,
     ) -> None:
         """Raises OSError or ArrowException when the address is not to be had."""
         self._follower = follower
-        self._reader = Reader(follower)
+        self._reader = Reader(follower, subscriptions)
         self._writing = writing
         self._actions = Actions(follower).actions | writing.actions
         scheme = "grpc+tls" if tls is not None else "grpc"
