@@ -6,7 +6,22 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
-from headrace.cli import browse, consume, deadletters, demo, doctor, keys, load, logs, pipeline, publish, serve, trace
+from headrace.cli import (
+    browse,
+    consume,
+    deadletters,
+    demo,
+    doctor,
+    keys,
+    ledger,
+    load,
+    logs,
+    pipeline,
+    publish,
+    replay,
+    serve,
+    trace,
+)
 
 RUN = "Run"
 MESSAGES = "Messages"
@@ -27,10 +42,12 @@ app.command(rich_help_panel=RUN)(demo.demo)
 app.command(rich_help_panel=RUN)(load.bench)
 app.command(rich_help_panel=MESSAGES)(publish.publish)
 app.command(rich_help_panel=MESSAGES)(consume.consume)
+app.command(rich_help_panel=MESSAGES)(replay.replay)
 app.command(rich_help_panel=LOOK)(browse.topics)
 app.command(rich_help_panel=LOOK)(browse.subscriptions)
 app.command(rich_help_panel=LOOK)(browse.peek)
 app.command(rich_help_panel=LOOK)(trace.trace)
+app.command(rich_help_panel=LOOK)(ledger.ledger)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=LOOK)
 app.add_typer(deadletters.app, name="deadletters", rich_help_panel=LOOK)
 app.add_typer(logs.app, name="log", rich_help_panel=CARE)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.model.errors import HeadraceError
 from headrace.spark.lake.layout import Layout
 from headrace.spark.lake.stores import open_store
 from headrace.spark.lake.table import LakeError, TableSpec
@@ -21,7 +22,7 @@ _ERROR_CLASS = re.compile(r"^\s*\[[A-Z_.]+\]\s*")
 _ERROR_END = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 
 
-class BadQuery(ValueError):
+class BadQuery(HeadraceError):
     """A condition or an edit that Spark does not take; the text says why, and which columns there are."""
 
 
