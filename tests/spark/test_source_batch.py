@@ -1,7 +1,7 @@
 """Reading topics as tables: rows, ranges, partitions, filters, SQL. No test registers the source; Spark finds it."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +20,8 @@ MESSAGES = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
     "headers:array<struct<key:string,value:binary>>,protocol:string,message_id:string>"
 )
+Read = Callable[..., DataFrameReader]
+
 ORDERS = [b"order %d" % number for number in range(50)]
 PAYMENTS = [b"payment %d" % number for number in range(20)]
 
@@ -36,16 +38,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakeside]:
 
 
 @pytest.fixture
-def reader(spark: "SparkSession", broker: Lakeside) -> DataFrameReader:
-    return spark.read.format("headrace").option("endpoint", broker.endpoint).option("key", broker.key)
+def read(spark: "SparkSession", broker: Lakeside) -> Read:
+    """A reader with these options and those that connect it."""
+    connection = {"endpoint": broker.endpoint, "key": broker.key}
+    return lambda **options: spark.read.format("headrace").options(**(connection | options))
 
 
 def values(rows: DataFrame) -> list[bytes]:
     return [bytes(row.value) for row in rows.orderBy("offset").collect()]
 
 
-def test_a_topic_is_a_table(reader: DataFrameReader) -> None:
-    orders = reader.option("subscribe", "orders").load()
+def test_a_topic_is_a_table(read: Read) -> None:
+    orders = read(subscribe="orders").load()
     assert orders.schema.simpleString() == MESSAGES
     assert all(field.nullable for field in orders.schema)
     assert values(orders) == ORDERS
@@ -57,59 +61,59 @@ def test_a_topic_is_a_table(reader: DataFrameReader) -> None:
     assertDataFrameEqual(kept, orders.sparkSession.createDataFrame([row], f"{expected}, message_id string"))
 
 
-def test_the_same_offsets_are_the_same_rows(reader: DataFrameReader) -> None:
-    first = reader.option("subscribePattern", ".*").load()
+def test_the_same_offsets_are_the_same_rows(read: Read) -> None:
+    first = read(subscribePattern=".*").load()
     low, high = first.selectExpr("min(offset)", "max(offset)").first() or (0, 0)
-    again = reader.option("startingOffsets", str(low)).option("endingOffsets", str(high + 1))
-    assertDataFrameEqual(first, again.load())
-    assertDataFrameEqual(first, again.option("minPartitions", "7").load())
+    bounds = {"startingOffsets": str(low), "endingOffsets": str(high + 1), "subscribePattern": ".*"}
+    assertDataFrameEqual(first, read(**bounds).load())
+    assertDataFrameEqual(first, read(**bounds, minPartitions="7").load())
 
 
-def test_topics_by_name_and_by_pattern(reader: DataFrameReader) -> None:
-    assert values(reader.option("subscribe", "orders,payments").load()) == ORDERS[:30] + PAYMENTS + ORDERS[30:]
-    assert reader.option("subscribe", "nothing").load().count() == 0
+def test_topics_by_name_and_by_pattern(read: Read) -> None:
+    assert values(read(subscribe="orders,payments").load()) == ORDERS[:30] + PAYMENTS + ORDERS[30:]
+    assert read(subscribe="nothing").load().count() == 0
 
 
-def test_a_pattern_is_for_the_whole_name(reader: DataFrameReader) -> None:
-    assert values(reader.option("subscribePattern", "pay.*").load()) == PAYMENTS
-    assert reader.option("subscribePattern", "pay").load().count() == 0
+def test_a_pattern_is_for_the_whole_name(read: Read) -> None:
+    assert values(read(subscribePattern="pay.*").load()) == PAYMENTS
+    assert read(subscribePattern="pay").load().count() == 0
 
 
-def test_columns_are_read_as_asked_for(reader: DataFrameReader) -> None:
-    narrow = reader.option("subscribe", "payments").option("columns", "offset,value").load()
+def test_columns_are_read_as_asked_for(read: Read) -> None:
+    narrow = read(subscribe="payments", columns="offset,value").load()
     assert narrow.columns == ["offset", "value"]
     assert values(narrow) == PAYMENTS
-    declared = reader.schema(StructType().add("value", "binary").add("offset", "long")).load()
+    declared = read(subscribe="payments").schema(StructType().add("value", "binary").add("offset", "long")).load()
     assert declared.columns == ["value", "offset"]
-    assert "headers" not in reader.option("includeHeaders", "false").load().columns
+    assert "headers" not in read(subscribe="orders", includeHeaders="false").load().columns
 
 
-def test_a_schema_that_is_not_ours_is_refused(reader: DataFrameReader) -> None:
-    wrong = reader.option("subscribe", "orders").schema("value string")
+def test_a_schema_that_is_not_ours_is_refused(read: Read) -> None:
+    wrong = read(subscribe="orders").schema("value string")
     with pytest.raises(PySparkException, match="value must be binary"):
         wrong.load().collect()
 
 
-def test_ends_by_offset_and_by_time(reader: DataFrameReader) -> None:
-    every = reader.option("subscribe", "orders").load().selectExpr("offset", "value", "unix_millis(timestamp) AS ms")
+def test_ends_by_offset_and_by_time(read: Read) -> None:
+    every = read(subscribe="orders").load().selectExpr("offset", "value", "unix_millis(timestamp) AS ms")
     rows = every.orderBy("offset").collect()
-    middle = reader.option("startingOffsets", str(rows[10].offset)).option("endingOffsets", str(rows[20].offset))
+    first, last = str(rows[10].offset), str(rows[20].offset)
+    middle = read(subscribe="orders", startingOffsets=first, endingOffsets=last)
     assert values(middle.load()) == ORDERS[10:20]
     later = rows[30].ms
-    behind = reader.option("startingTimestamp", str(later)).load()
+    behind = read(subscribe="orders", startingTimestamp=str(later)).load()
     assert set(ORDERS[30:]) <= set(values(behind))
     before = [bytes(row.value) for row in rows if row.ms < later]
-    assert values(reader.option("startingOffsets", "0").option("endingTimestamp", str(later)).load()) == before
+    assert values(read(subscribe="orders", endingTimestamp=str(later)).load()) == before
 
 
-def test_partitions_are_as_many_as_asked_for(reader: DataFrameReader) -> None:
-    orders = reader.option("subscribe", "orders")
-    assert orders.load().rdd.getNumPartitions() == 1
-    few = orders.option("maxRecordsPerPartition", "9").load()
+def test_partitions_are_as_many_as_asked_for(read: Read) -> None:
+    assert read(subscribe="orders").load().rdd.getNumPartitions() == 1
+    few = read(subscribe="orders", maxRecordsPerPartition="9").load()
     sizes = few.rdd.glom().map(len).collect()
     assert sum(sizes) == len(ORDERS)
     assert max(sizes) <= 9
-    assert orders.option("minPartitions", "5").load().rdd.getNumPartitions() >= 5
+    assert read(subscribe="orders", minPartitions="5").load().rdd.getNumPartitions() >= 5
     assert values(few) == ORDERS
 
 
@@ -127,10 +131,8 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("condition", FILTERS)
-def test_filters_pushed_down_or_not_give_the_same(
-    spark: "SparkSession", reader: DataFrameReader, condition: str
-) -> None:
-    every = reader.option("subscribePattern", ".*").load()
+def test_filters_pushed_down_or_not_give_the_same(spark: "SparkSession", read: Read, condition: str) -> None:
+    every = read(subscribePattern=".*").load()
     expected = spark.createDataFrame(every.collect(), every.schema).where(condition)
     assertDataFrameEqual(every.where(condition), expected)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
@@ -140,8 +142,8 @@ def test_filters_pushed_down_or_not_give_the_same(
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_what_was_pushed_down_is_gone_from_the_plan(reader: DataFrameReader) -> None:
-    kept = reader.option("subscribePattern", ".*").load().where("topic = 'payments' AND offset >= 3 AND protocol = 'x'")
+def test_what_was_pushed_down_is_gone_from_the_plan(read: Read) -> None:
+    kept = read(subscribePattern=".*").load().where("topic = 'payments' AND offset >= 3 AND protocol = 'x'")
     plan = kept._jdf.queryExecution().executedPlan().toString()
     assert "= payments" not in plan
     assert ">= 3" not in plan
@@ -165,10 +167,10 @@ def test_a_view_in_sql(spark: "SparkSession", broker: Lakeside) -> None:
     spark.catalog.dropTempView("paid_view")
 
 
-def test_events_are_a_table(reader: DataFrameReader, broker: Lakeside) -> None:
+def test_events_are_a_table(read: Read, broker: Lakeside) -> None:
     with FeedClient(broker.endpoint, key=broker.key) as client:
         client.report("somebody", ["orders"], 1)
-    events = reader.option("stream", "events").load()
+    events = read(stream="events").load()
     assert events.columns[:9] == [
         "offset", "timestamp", "event", "topic", "subscription", "message_offset", "attempt", "reason", "latency_ms",
     ]  # fmt: skip
@@ -187,7 +189,7 @@ def test_events_are_a_table(reader: DataFrameReader, broker: Lakeside) -> None:
         ),
     ],
 )
-def test_errors_say_what_is_wrong(reader: DataFrameReader, options: dict[str, str], said: str) -> None:
+def test_errors_say_what_is_wrong(read: Read, options: dict[str, str], said: str) -> None:
     with pytest.raises(PySparkException) as caught:
-        reader.options(**options).load().count()
+        read(**options).load().count()
     assert said in str(caught.value)

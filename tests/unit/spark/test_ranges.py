@@ -54,15 +54,22 @@ parts_of_log = st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1
 )
 
 
-@given(parts_of_log, st.integers(1, 60) | st.none())
-def test_partitions_hold_every_filled_offset_once(parts: list[Part], records_max: int | None) -> None:
+@given(parts_of_log, st.integers(1, 60) | st.none(), st.integers(1, 60) | st.none())
+def test_partitions_hold_every_filled_offset_once(
+    parts: list[Part], partitions_min: int | None, records_max: int | None
+) -> None:
     start, end = parts[0].start, parts[-1].end
-    ranges = partitions(start, end, parts, records_max=records_max)
+    ranges = partitions(start, end, parts, partitions_min=partitions_min, records_max=records_max)
     offsets = [offset for each in ranges for offset in range(each.start, each.end)]
     assert offsets == [offset for part in parts if part.rows for offset in range(part.start, part.end)]
     assert all(each.start < each.end for each in ranges)
     if records_max is not None:
         assert all(each.end - each.start <= records_max for each in ranges)
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(None, 1), (5, 5), (7, 7), (26, 26), (99, 50)])
+def test_a_small_range_is_cut_by_offsets(wanted: int | None, found: int) -> None:
+    assert len(partitions(0, 50, [Part(0, 50, 50, 500)], partitions_min=wanted)) == found
 
 
 @given(parts_of_log, st.integers(1, 300))

@@ -48,23 +48,22 @@ def partition_count(
     return max(1, min(wanted, rows, PARTITIONS_MAX))
 
 
-def partitions(start: int, end: int, parts: Sequence[Part], *, records_max: int | None = None) -> list[OffsetRange]:
-    """The feed's parts as partitions: ranges with nothing in them left out, none with more than `records_max` offsets.
+def partitions(
+    start: int, end: int, parts: Sequence[Part], *, partitions_min: int | None = None, records_max: int | None = None
+) -> list[OffsetRange]:
+    """The feed's parts as partitions: those with nothing in them left out, the others cut further where that is asked.
 
-    Together they hold every row from `start` to `end` once.
+    Together they hold every row from `start` to `end` once. The feed splits between stretches of some size; cutting by
+    offsets gives as many partitions as are wanted of a small range, too.
     """
+    filled = [OffsetRange(max(start, part.start), min(end, part.end)) for part in parts if part.rows]
+    each = -(-(partitions_min or 1) // max(1, len(filled)))
     ranges: list[OffsetRange] = []
-    for part in parts:
-        if not part.rows:
-            continue
-        first, last = max(start, part.start), min(end, part.end)
-        if records_max is None or part.rows <= records_max:
-            ranges.append(OffsetRange(first, last))
-            continue
-        pieces = -(-part.rows // records_max)
-        step = max(1, min(records_max, (last - first) // pieces))
-        cuts = [*range(first, last, step), last]
-        ranges += [OffsetRange(a, b) for a, b in pairwise(cuts) if a < b]
+    for whole in filled:
+        offsets = whole.end - whole.start
+        pieces = min(offsets, max(each, -(-offsets // (records_max or offsets))))
+        cuts = [whole.start + offsets * number // pieces for number in range(pieces + 1)]
+        ranges += [OffsetRange(first, last) for first, last in pairwise(cuts)]
     return ranges
 
 

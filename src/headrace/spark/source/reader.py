@@ -51,7 +51,9 @@ def split_range(client: FeedClient, options: ReadOptions, start: int, end: int) 
     )
     if wanted > 1:
         parts = client.split(ticket, wanted)
-    return partitions(start, end, parts, records_max=options.records_per_partition_max)
+    return partitions(
+        start, end, parts, partitions_min=options.partitions_min, records_max=options.records_per_partition_max
+    )
 
 
 class BatchReader(DataSourceReader):
