@@ -21,14 +21,17 @@ def serve(
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C; prints where it listens, then `ready`."""
     from headrace.cli.settings import load_config
+    from headrace.server.feed_child import feed_installed, start_feed
     from headrace.server.logs import setup
-    from headrace.server.node import run
 
     setup()
     read = partial(load_config, config, data_dir=data_dir, dev=dev)
     settings = read()
+    feed_child = start_feed() if settings.listen.flight is not None and feed_installed() else None
+    from headrace.server.node import run  # while the feed loads what it needs
+
     if dev:
         from headrace.server.dev_certificate import dev_certificate
 
         dev_certificate(settings.data_dir, now=datetime.now(UTC))
-    raise typer.Exit(run(settings, accept_damage=accept_damage, reread=read))
+    raise typer.Exit(run(settings, accept_damage=accept_damage, reread=read, feed_child=feed_child))

@@ -1,86 +1,29 @@
-"""The feed process: `python -m headrace.feed --channel FD`, started by the broker, which it does not outlive."""
+"""`python -m headrace.feed --channel FD`: the feed process, started by the broker."""
 
 import argparse
-import logging
-import os
-import socket
 import sys
-from pathlib import Path
-
-import pyarrow as pa
-
-from headrace.auth import BadKeyEntry, Keyring
-from headrace.feed.access import Access
-from headrace.feed.link import Link
-from headrace.feed.messages import BadLine, Keys, Listening, Open
-from headrace.feed.messages import Subscriptions as ListSubscriptions
-from headrace.feed.server import FeedServer, Tls
-from headrace.feed.subscriptions import Subscriptions
-from headrace.feed.writing import Writing
-from headrace.log.disk import OsDisk
-from headrace.log.follower import Follower
-from headrace.model.errors import HeadraceError
-
-log = logging.getLogger("headrace.feed")
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 
 
-class Process:
-    """One feed process: opened once, given new keys any number of times."""
+class _NoPandas(MetaPathFinder):
+    """pyarrow loads pandas at its first array, wherever it is installed: half a second and 40 MB for nothing."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._access: Access | None = None
-        self._server: FeedServer | None = None
-
-    def run(self) -> int:
-        """Serve until the broker hangs up; the exit code."""
-        try:
-            for message in self._link.news():
-                if isinstance(message, Open) and self._server is None and not self._open(message):
-                    return 1
-                if isinstance(message, Keys) and self._access is not None:
-                    self._access.keyring = Keyring.from_settings(message.api_keys)
-        except (BadLine, BadKeyEntry) as error:
-            log.error("feed.nonsense", extra={"cause": str(error)})
-            return 1
-        return 0
-
-    def _open(self, opening: Open) -> bool:
-        """Serve the log; whether that worked, which the broker is told."""
-        try:
-            self._access = Access(
-                Keyring.from_settings(opening.api_keys), allow_unauthenticated=opening.allow_unauthenticated
-            )
-            disk = OsDisk()
-            follower = Follower(Path(opening.log), disk)
-            writing = Writing(Path(opening.staging), disk, self._link.ask)
-            subscriptions = Subscriptions(lambda: self._link.ask(ListSubscriptions(id=0)))
-            self._server = FeedServer(
-                opening.host, opening.port, follower, self._access, writing, subscriptions, _tls(opening)
-            )
-        except (HeadraceError, OSError, pa.ArrowException) as error:
-            self._link.say(Listening(failure=str(error).partition("\n")[0]))
-            return False
-        self._link.say(Listening(port=self._server.port))
-        return True
-
-
-def _tls(opening: Open) -> Tls | None:
-    if not opening.cert:
-        return None
-    client_ca = Path(opening.client_ca).read_bytes() if opening.client_ca else None
-    return Tls(Path(opening.cert).read_bytes(), Path(opening.key).read_bytes(), client_ca)
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("the feed does without pandas", name=fullname)
 
 
 def main() -> None:
-    """Run, and end at once when the broker is gone: calls under way could not be answered any more."""
+    """Run the process until the broker is gone."""
     parser = argparse.ArgumentParser(prog="headrace.feed", description=__doc__)
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the socket shared with the broker")
     arguments = parser.parse_args()
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
-    code = Process(Link(socket.socket(fileno=arguments.channel))).run()
-    logging.shutdown()
-    os._exit(code)
+    sys.meta_path.insert(0, _NoPandas())
+    from headrace.feed.process import run
+
+    run(arguments.channel)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""The feed process: started with the broker, told when the log may be read, started again when it dies.
+"""The feed process: told when the log may be read, watched, started again when it dies.
 
-Knows processes and sockets; what is asked over the socket is `channel`'s business. The feed ends by itself when its
-socket is closed, so it outlives neither a stop nor the death of the broker.
+How it is started is told by `feed_child`; what is asked over the socket is `channel`'s business. The feed ends by
+itself when its socket is closed, so it outlives neither a stop nor the death of the broker.
 """
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
-import socket
-import sys
+import subprocess
 from collections.abc import Sequence
 
 import msgspec
@@ -18,8 +16,8 @@ from headrace.config import KeyEntry
 from headrace.feed.messages import Keys, Open
 from headrace.model.errors import HeadraceError
 from headrace.server.channel import Answer, Channel
+from headrace.server.feed_child import COMMAND, FeedChild, start_feed
 
-COMMAND = (sys.executable, "-m", "headrace.feed")
 BACKOFF_S = 0.1
 BACKOFF_S_MAX = 10.0
 STEADY_S = 60.0
@@ -32,22 +30,16 @@ class FeedFailed(HeadraceError):
     """The feed process could not be started as configured."""
 
 
-def feed_installed() -> bool:
-    """Whether what the feed needs is installed; says so in the log if it is not."""
-    if importlib.util.find_spec("pyarrow") is not None:
-        return True
-    log.warning("feed.unavailable", extra={"cause": "pyarrow is missing", "hint": "pip install 'headrace[feed]'"})
-    return False
-
-
 class FeedProcess:
-    """One feed process at a time. `spawn` it early, `open` it when the log is recovered, `stop` it at the end."""
+    """One feed process at a time, the first of them started already if there is a `child`.
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    `open` it when the log is recovered, `stop` it at the end.
+    """
+
+    def __init__(self, child: FeedChild | None = None, command: Sequence[str] = COMMAND) -> None:
         self._command = command
-        self._child: asyncio.subprocess.Process | None = None
+        self._child = child or start_feed(command)
         self._channel: Channel | None = None
-        self._end: socket.socket | None = None
         self._opening: Open | None = None
         self._talking: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -56,21 +48,7 @@ class FeedProcess:
     @property
     def pid(self) -> int | None:
         """The process that runs now."""
-        return self._child.pid if self._child is not None and self._child.returncode is None else None
-
-    async def spawn(self) -> None:
-        """Start the process; it imports what it needs and waits to be told more."""
-        self._end, theirs = socket.socketpair()
-        with theirs:
-            self._child = await asyncio.create_subprocess_exec(
-                *self._command,
-                "--channel",
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        return self._child.process.pid if self._child.process.returncode is None else None
 
     async def open(self, opening: Open, answer: Answer) -> int:
         """Have the log served from now on, whatever happens to the process; the port it listens at.
@@ -99,16 +77,13 @@ class FeedProcess:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        if self._end is not None:
-            self._end.close()
+        self._child.end.close()
         await self._reap()
 
     async def _begin(self, answer: Answer) -> int:
-        """Have the process that was spawned serve; the port."""
+        """Have the process that was started serve; the port."""
         assert self._opening is not None
-        assert self._end is not None
-        end, self._end = self._end, None
-        self._channel = channel = Channel(*await asyncio.open_connection(sock=end), answer)
+        self._channel = channel = Channel(*await asyncio.open_connection(sock=self._child.end), answer)
         self._talking = asyncio.create_task(channel.run(), name="feed-channel")
         channel.send(self._opening)
         try:
@@ -135,17 +110,16 @@ class FeedProcess:
             await asyncio.sleep(pause_s)
             began = loop.time()
             try:
-                await self.spawn()
+                self._child = start_feed(self._command)
                 await self._begin(answer)
             except (OSError, FeedFailed) as error:
                 log.error("feed.failed", extra={"cause": str(error)})
 
-    async def _reap(self) -> int | None:
+    async def _reap(self) -> int:
         """Wait for the process to end, not for ever; its exit code."""
-        if self._child is None:
-            return None
+        process = self._child.process
         try:
-            return await asyncio.wait_for(self._child.wait(), EXIT_S)
-        except TimeoutError:
-            self._child.kill()
-            return await self._child.wait()
+            return await asyncio.to_thread(process.wait, EXIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return await asyncio.to_thread(process.wait)

@@ -25,7 +25,8 @@ from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
 from headrace.server.doors import check_callers, identify, sspq_sessions
 from headrace.server.engine import Engine
-from headrace.server.feed_process import FeedProcess, feed_installed
+from headrace.server.feed_child import FeedChild, feed_installed
+from headrace.server.feed_process import FeedProcess
 from headrace.server.fujin_doors import quic_door, tls_door
 from headrace.server.grpc_door import grpc_door, queue_settings
 from headrace.server.grpc_listener import GrpcListener
@@ -66,11 +67,17 @@ class Node:
 
     @classmethod
     async def start(
-        cls, config: Config, *, accept_damage: bool = False, disk: Disk | None = None, clock: Clock | None = None
+        cls,
+        config: Config,
+        *,
+        accept_damage: bool = False,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        feed_child: FeedChild | None = None,
     ) -> "Node":
         """Recover the log, open every listener, write endpoints.json.
 
-        `disk` and `clock` are the real ones unless a test brings its own.
+        `disk` and `clock` are the real ones unless a test brings its own; `feed_child` is a feed process that runs.
 
         Raises LogDamaged, StorageError (the disk fails, or another broker has the directory), ConfigError or
         OSError; nothing stays open then.
@@ -81,10 +88,10 @@ class Node:
         disk = disk or OsDisk()
         clock = clock or Clock()
         async with AsyncExitStack() as undo:
-            feed = FeedProcess() if config.listen.flight is not None and feed_installed() else None
-            if feed is not None:
+            feed = None
+            if feed_child is not None or (config.listen.flight is not None and feed_installed()):
+                feed = FeedProcess(feed_child)
                 undo.push_async_callback(feed.stop, config.limits.drain_timeout_s)
-                await feed.spawn()
             stored = Log.open(data_dir / "log", disk, settings, accept_damage=accept_damage)
             engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
             engine.journal()
@@ -197,19 +204,27 @@ class Node:
             self.engine.retire()
 
 
-def run(config: Config, *, accept_damage: bool = False, reread: Callable[[], Config] | None = None) -> int:
+def run(
+    config: Config,
+    *,
+    accept_damage: bool = False,
+    reread: Callable[[], Config] | None = None,
+    feed_child: FeedChild | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the API keys anew through `reread`. The process's exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    return uvloop.run(_serve(config, accept_damage, reread or load))
+    return uvloop.run(_serve(config, accept_damage, reread or load, feed_child))
 
 
-async def _serve(config: Config, accept_damage: bool, reread: Callable[[], Config]) -> int:
+async def _serve(
+    config: Config, accept_damage: bool, reread: Callable[[], Config], feed_child: FeedChild | None
+) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:
-        node = await Node.start(config, accept_damage=accept_damage)
+        node = await Node.start(config, accept_damage=accept_damage, feed_child=feed_child)
     except LogDamaged as error:
         sys.stderr.write(f"headrace: {error}\n")
         return 1

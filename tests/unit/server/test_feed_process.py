@@ -36,18 +36,16 @@ def lines(path: Path, count: int) -> list[list[str]] | None:
 
 @pytest.fixture
 async def feed() -> AsyncIterator[FeedProcess]:
-    process = FeedProcess(CHILD)
+    process = FeedProcess(command=CHILD)
     yield process
     await process.stop(1.0)
 
 
 async def test_it_is_told_where_the_log_is_and_says_where_it_listens(feed: FeedProcess, tmp_path: Path) -> None:
-    await feed.spawn()
     assert await feed.open(opening(tmp_path), answer) == 4711
 
 
 async def test_requests_are_answered_refused_or_fail_one_by_one(feed: FeedProcess, tmp_path: Path) -> None:
-    await feed.spawn()
     await feed.open(opening(tmp_path), answer)
     replies = await eventually(lambda: lines(tmp_path / "replies", 3))
     assert sorted(replies) == [
@@ -58,7 +56,6 @@ async def test_requests_are_answered_refused_or_fail_one_by_one(feed: FeedProces
 
 
 async def test_it_is_started_again_on_the_same_port_with_the_newest_keys(feed: FeedProcess, tmp_path: Path) -> None:
-    await feed.spawn()
     await feed.open(opening(tmp_path), answer)
     feed.take_keys(["one", "two"])
     await eventually((tmp_path / "keys").exists)
@@ -73,20 +70,17 @@ async def test_it_is_started_again_on_the_same_port_with_the_newest_keys(feed: F
 
 async def test_one_that_talks_nonsense_is_replaced(feed: FeedProcess, tmp_path: Path) -> None:
     (tmp_path / "nonsense").touch()
-    await feed.spawn()
     with pytest.raises(FeedFailed, match="ended before it listened"):
         await feed.open(opening(tmp_path), answer)
 
 
 async def test_what_it_cannot_do_at_first_stops_the_start(feed: FeedProcess, tmp_path: Path) -> None:
     (tmp_path / "fail").touch()
-    await feed.spawn()
     with pytest.raises(FeedFailed, match="told to fail"):
         await feed.open(opening(tmp_path), answer)
 
 
 async def test_one_that_dies_at_once_is_tried_again_until_it_can(feed: FeedProcess, tmp_path: Path) -> None:
-    await feed.spawn()
     await feed.open(opening(tmp_path), answer)
     (tmp_path / "fail").touch()
     died = feed.pid
@@ -98,7 +92,6 @@ async def test_one_that_dies_at_once_is_tried_again_until_it_can(feed: FeedProce
 
 
 async def test_a_stop_ends_it(feed: FeedProcess, tmp_path: Path) -> None:
-    await feed.spawn()
     await feed.open(opening(tmp_path), answer)
     await feed.stop(1.0)
     assert feed.pid is None
@@ -106,7 +99,6 @@ async def test_a_stop_ends_it(feed: FeedProcess, tmp_path: Path) -> None:
 
 
 async def test_a_stop_before_it_was_opened_ends_it(feed: FeedProcess) -> None:
-    await feed.spawn()
     assert feed.pid is not None
     await feed.stop(1.0)
     assert feed.pid is None

@@ -5,6 +5,7 @@ import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -206,7 +207,8 @@ async def test_a_full_disk_refuses_and_the_commit_can_be_tried_again(
 
 def wide(topics: int) -> pa.RecordBatch:
     """A row for each of so many topics: as many parts, and where records are small as many records."""
-    return pa.record_batch({"value": [b"." * 900] * topics, "topic": [f"t{n:03}" for n in range(topics)]})
+    columns: dict[str, list[Any]] = {"value": [b"." * 900] * topics, "topic": [f"t{n:03}" for n in range(topics)]}
+    return pa.record_batch(columns)
 
 
 def counts(here: Office) -> list[int]:
@@ -274,7 +276,8 @@ async def bury(here: Office, topic: str, *letters: bytes) -> list[int]:
 
 def copies(letters: list[int | None]) -> pa.RecordBatch:
     names = [b"copy of %d" % letter if letter is not None else b"no copy" for letter in letters]
-    return pa.record_batch({"value": names, "key": [b"k"] * len(names), "redriven_from": letters})
+    columns: dict[str, list[Any]] = {"value": names, "key": [b"k"] * len(names), "redriven_from": letters}
+    return pa.record_batch(columns)
 
 
 @pytest.mark.parametrize("record_bytes", [8 << 20, SMALL])
