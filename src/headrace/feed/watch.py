@@ -6,13 +6,18 @@ from collections.abc import Callable
 
 from headrace.model.errors import StorageError
 
-POLL_S = 0.002
+POLL_S = 0.001
+POLL_S_MAX = 0.01
+POLL_GROWTH = 1.1
 WAITERS_MAX = 256
 CROWDED_S = 0.1
 
 
 class Watch:
-    """Looks at the newest offset every few milliseconds while somebody waits, and not at all otherwise."""
+    """Looks at the newest offset every few milliseconds while somebody waits, and not at all otherwise.
+
+    The longer nothing comes, the longer the pauses.
+    """
 
     def __init__(self, latest: Callable[[], int]) -> None:
         self._latest = latest
@@ -43,6 +48,7 @@ class Watch:
         return self._latest()
 
     def _look(self) -> None:
+        pause_s = POLL_S
         while True:
             try:
                 latest = self._latest()
@@ -55,4 +61,6 @@ class Watch:
                 if latest != self._seen:
                     self._seen = latest
                     self._changed.notify_all()
-            time.sleep(POLL_S)
+                    pause_s = POLL_S
+            time.sleep(pause_s)
+            pause_s = min(POLL_GROWTH * pause_s, POLL_S_MAX)

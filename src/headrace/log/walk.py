@@ -63,7 +63,7 @@ class SegmentWalk:
         self._rows_max = ROWS_MAX
         self._walk = walk = Walk(crc32, kinds, topics)
         walk.next = start
-        self._table = array("q", bytes(8 * WIDTH * ROWS_MAX))
+        self._table = array("q", bytes(8 * WIDTH * max(1, min(ROWS_MAX, limit - start))))
         self._buffer = b""
 
     @property
