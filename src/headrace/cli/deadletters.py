@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from headrace.cli.completion import complete_topic
 from headrace.cli.content import content, headers
 from headrace.cli.failure import Failure
 from headrace.cli.output import Column, Output, escaped, progress
+from headrace.cli.pipeline import Master, Memory
+from headrace.cli.redriving import redrive_from_lake
 from headrace.cli.render import clipped, number, payload, when
 from headrace.cli.target import AsJson, Target, talks_to_broker
 from headrace.cli.where import matching
@@ -20,6 +23,7 @@ PATH = "/api/dead-letters"
 REDRIVE_MAX = 500
 SLICES_A_SECOND = 10
 OWN_HEADERS = "headrace-"
+FROM_LAKE = "From a lake"
 SHOWN = (
     "offset", "topic", "timestamp", "protocol", "message_id", "origin_topic", "origin_offset", "subscription",
     "attempts", "reason",
@@ -99,10 +103,41 @@ def redrive(
     ] = None,
     rate: Annotated[int | None, typer.Option(metavar="N", min=1, help="Not more than N a second.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent back.")] = False,
+    lake: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Choose from this lake's table with Spark: conditions in Spark's SQL, any number of letters.",
+            rich_help_panel=FROM_LAKE,
+        ),
+    ] = None,
+    edits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="COLUMN=SQL",
+            help="Change key, value, headers or message_id on the way.",
+            rich_help_panel=FROM_LAKE,
+        ),
+    ] = None,
+    identity: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="A name for this redrive.", rich_help_panel=FROM_LAKE)
+    ] = None,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to the topic they came from, or to another; each only once."""
     output = Output(as_json=as_json)
+    if lake is not None:
+        redrive_from_lake(
+            target, lake, output,
+            topic=topic, where=where, to=to, rate=rate, dry_run=dry_run, edits=edits or [], identity=identity,
+            master=master, memory=memory,
+        )  # fmt: skip
+        return
+    if edits or identity is not None:
+        raise typer.BadParameter("--set and --id are for letters of a lake; name it with --lake")
     with target.api() as api:
         found = [letter for letter in chosen(api, topic, where, None) if not letter["redriven"]]
         offsets = [letter["offset"] for letter in found]
