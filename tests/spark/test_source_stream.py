@@ -87,12 +87,12 @@ def test_available_now_takes_several_batches(
 
 
 def test_a_limit_in_bytes(spark: "SparkSession", feed_broker: Lakeside, publish: Publish, tmp_path: Path) -> None:
-    for number in range(20):
-        publish("orders", [bytes([number]) * 10_000])
-    query = once(into(follow(spark, feed_broker, maxBytesPerTrigger="60k"), tmp_path))
+    for number in range(40):
+        publish("orders", [bytes([number]) * 20_000])
+    query = once(into(follow(spark, feed_broker, maxBytesPerTrigger="256k"), tmp_path))
     assert len(batches(query)) >= 4
-    assert max(batches(query)) <= 6
-    assert len(stored(spark, tmp_path)) == 20
+    assert max(batches(query)) <= 13
+    assert len(stored(spark, tmp_path)) == 40
 
 
 def test_a_running_query_waits_for_enough(
@@ -145,6 +145,15 @@ def test_a_stream_of_the_newest_begins_at_the_end(
     finally:
         query.stop()
     assert stored(spark, tmp_path) == numbered(3, 5)
+
+
+def test_a_stream_can_begin_at_a_time(
+    spark: "SparkSession", feed_broker: Lakeside, publish: Publish, tmp_path: Path
+) -> None:
+    publish("orders", numbered(0, 3))
+    query = once(into(follow(spark, feed_broker, startingTimestamp="1000", maxOffsetsPerTrigger="2"), tmp_path))
+    assert batches(query) == [2, 1]
+    assert stored(spark, tmp_path) == numbered(0, 3)
 
 
 def test_a_broker_killed_in_between_is_waited_for(
@@ -202,13 +211,24 @@ def test_the_checkpoint_of_another_source_is_refused(
 
 def test_events_can_be_followed(spark: "SparkSession", feed_broker: Lakeside, publish: Publish, tmp_path: Path) -> None:
     publish("orders", numbered(0, 5))
-    events = follow(spark, feed_broker, stream="events", reader="watcher").load()
-    query = (
-        events.writeStream.format("parquet")
-        .option("path", str(tmp_path / "rows"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-    )
     once(into(follow(spark, feed_broker, reader="first"), tmp_path / "messages"))
-    once(query)
-    kept = spark.read.parquet(str(tmp_path / "rows"))
-    assert kept.where("event = 'reported'").count() >= 1
+    events = spark.readStream.format("headrace").options(
+        endpoint=feed_broker.endpoint, key=feed_broker.key, stream="events", startingOffsets="earliest"
+    )
+    once(into(events, tmp_path))
+    assert spark.read.parquet(str(tmp_path / "rows")).where("event = 'reported'").count() >= 1
+
+
+def test_a_query_of_the_newest_killed_in_its_first_batch_misses_nothing(
+    spark: "SparkSession", feed_broker: Lakeside, publish: Publish, tmp_path: Path
+) -> None:
+    publish("orders", numbered(0, 3))
+    newest = {"startingOffsets": "latest"}
+    once(into(follow(spark, feed_broker, **newest), tmp_path))
+    for log in ("commits", "offsets"):
+        assert [path.name for path in (tmp_path / "checkpoint" / log).glob("[0-9]*")] == ["0"]
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    publish("orders", numbered(3, 5))
+    once(into(follow(spark, feed_broker, **newest), tmp_path))
+    assert stored(spark, tmp_path) == numbered(3, 5)

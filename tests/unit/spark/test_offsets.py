@@ -3,12 +3,38 @@
 import pytest
 
 from headrace.feed.client import Span
-from headrace.spark.source.offsets import QUIET_MAX, Pace, Pending, Reports, decode, encode, loss, nothing, resolve
+from headrace.spark.source.offsets import (
+    QUIET_MAX,
+    Pace,
+    Pending,
+    Reports,
+    batch_range,
+    decode,
+    encode,
+    loss,
+    nothing,
+    resolve,
+)
 from headrace.spark.source.values import EARLIEST, LATEST, Position
 
 
 def test_an_offset_comes_back_from_a_checkpoint() -> None:
     assert decode(encode(7)) == 7
+
+
+def test_a_batch_lies_between_two_checkpoints() -> None:
+    assert batch_range(encode(7), encode(9)) == (7, 9)
+    assert batch_range(encode(7), encode(7)) == (7, 7)
+
+
+def test_a_batch_behind_a_gap_says_where_it_begins() -> None:
+    assert batch_range(encode(7), encode(20, 15)) == (15, 20)
+    assert batch_range(encode(700), encode(20, 0)) == (0, 20), "in a log made anew"
+    assert decode(encode(20, 15)) == 20
+
+
+def test_a_beginning_that_has_moved_on_makes_an_empty_batch() -> None:
+    assert batch_range(encode(9), encode(7)) == (7, 7)
 
 
 @pytest.mark.parametrize("kept", [{}, {"offset": "7"}, {"offset": -1}, {"offset": True}, {"orders": {"0": 7}}])

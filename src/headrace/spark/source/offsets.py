@@ -19,17 +19,31 @@ class DataLossError(RuntimeError):
     """Rows that the query has not read are gone, and it was not told to go on without them."""
 
 
-def encode(offset: int) -> dict[str, int]:
-    """The offset as Spark keeps it in checkpoints."""
-    return {"offset": offset}
+def encode(offset: int, resumed: int | None = None) -> dict[str, int]:
+    """The end of a batch as Spark keeps it in checkpoints.
+
+    `resumed` is where the batch begins when that is not where the one before it ended, because something is gone.
+    """
+    return {"offset": offset} if resumed is None else {"offset": offset, "resumed": resumed}
 
 
 def decode(kept: Mapping[str, Any]) -> int:
-    """The inverse of `encode`. Raises ValueError for the checkpoint of something else."""
+    """The offset of a checkpoint. Raises ValueError for the checkpoint of something else."""
     offset = kept.get("offset")
     if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
         raise ValueError(f"the checkpoint says {dict(kept)!r}: no offset of this source; was it another query's?")
     return offset
+
+
+def batch_range(start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[int, int]:
+    """The offsets of the batch between two entries of a checkpoint.
+
+    The very first batch has no start there. Asked for it again, a query that began at the newest offset may say one
+    behind the end; its first batch is empty for that reason.
+    """
+    last = decode(end)
+    first = end.get("resumed", decode(start))
+    return min(first, last), last
 
 
 def resolve(position: Position, span: Span, offset_at: Callable[[int], int]) -> int:

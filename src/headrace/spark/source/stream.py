@@ -26,6 +26,7 @@ from headrace.spark.source.offsets import (
     Pace,
     Pending,
     Reports,
+    batch_range,
     data_loss_error,
     decode,
     encode,
@@ -60,17 +61,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reports = Reports(REPORT_S, echo=ECHO if options.stream == "events" else 0)
         self._target: int | None = None
         self._waiting: Pending | None = None
+        self._initial: dict[str, int] | None = None
+        self._pinned = options.starting is not None and options.starting.kind in ("earliest", "offset")
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where a query without a checkpoint begins."""
-        position = self._options.starting
-        assert position is not None
-        client = self._client()
-        span = client.span()
-        start = resolve(position, span, client.offset_at)
-        if position.kind == "offset" and start > span.latest:
-            raise OptionError(f"option startingOffsets is {start}, but the log ends at offset {span.latest}")
-        return encode(self._checked(start, span))
+        """Where a query without a checkpoint begins; the same whenever it is asked."""
+        if self._initial is None:
+            position = self._options.starting
+            assert position is not None
+            client = self._client()
+            span = client.span()
+            start = resolve(position, span, client.offset_at)
+            if position.kind == "offset" and start > span.latest:
+                raise OptionError(f"option startingOffsets is {start}, but the log ends at offset {span.latest}")
+            self._initial = encode(self._checked(start, span))
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limit to show Spark; with several, `latestOffset` keeps them all."""
@@ -92,6 +97,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark asks only after it has finished the batch that ended at `start`, so that is what the broker is told.
         """
+        if start == self._initial and not self._pinned:
+            return self._pin(start)
         done = decode(start)
         span = self._client().span()
         begin = self._checked(done, span)
@@ -105,7 +112,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._ready(waiting):
             return start
         self._pace.began(time.monotonic())
-        return encode(waiting.end if isinstance(limit, ReadAllAvailable) else self._admitted(waiting))
+        end = waiting.end if isinstance(limit, ReadAllAvailable) else self._admitted(waiting)
+        return encode(end, None if begin == done else begin)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
         """The newest offset that concerns the query, for its progress."""
@@ -116,9 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The batch in one partition when it is small, else in one for each core, or as the options say."""
-        first, last = decode(start), decode(end)
-        if first > last:
-            first = min(self._client().span().earliest, last)
+        first, last = batch_range(start, end)
         if first == last:
             return []
         options, waiting = self._options, self._waiting
@@ -136,6 +142,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _client(self) -> FeedClient:
         return shared_client(self._options.connection)
+
+    def _pin(self, start: dict[str, int]) -> dict[str, int]:
+        """Let the first batch of a query that begins at the newest offset, or at a time, be empty.
+
+        Spark keeps the ends of batches. Were there rows in the first, a driver killed in it would not know any more
+        where it began.
+        """
+        self._pinned = True
+        self._waiting = nothing(start["offset"], start["offset"])
+        return start
 
     def _checked(self, start: int, span: Span) -> int:
         gone = loss(start, span)
