@@ -98,10 +98,8 @@ def scan(buf: Buffer, end: int, walk: Walk, limit: int, rows_max: int, bytes_max
     assert 0 <= walk.at <= end <= len(buf)
     walk.parts = walk.rows = walk.bytes = 0
     room = len(table) // _WIDTH
-    if cython.compiled:
-        if not end:
-            return _MORE
-        data = cython.address(buf[0])
+    if cython.compiled:  # noqa: SIM108 - only one of them is compiled
+        data = cython.address(buf[0]) if end else cython.NULL
     else:
         data = buf
     while True:
