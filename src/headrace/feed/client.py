@@ -25,6 +25,8 @@ WAIT_S_MAX = 30.0
 _PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
 _ACTION_S = 60.0
+_COMMIT_S = 3600.0
+"""A commit takes as long as the disk needs for what was staged."""
 _OPTIONS: list[tuple[str, int | str]] = [("grpc.use_local_subchannel_pool", 1)]
 """A new connection does not inherit the pauses of one that failed."""
 
@@ -217,7 +219,8 @@ class FeedClient:
 
         A batch that the writer committed before is not written again; the answer then says `replayed`.
         """
-        outcome: dict[str, Any] = self._act("commit", {"writer": writer, "batch": batch, "staged": list(staged)})
+        body = {"writer": writer, "batch": batch, "staged": list(staged)}
+        outcome: dict[str, Any] = self._act("commit", body, _COMMIT_S)
         return outcome
 
     def abort(self, staged: Sequence[dict[str, Any]]) -> None:
@@ -229,11 +232,11 @@ class FeedClient:
         batch: int | None = self._act("committed", {"writer": writer})["batch"]
         return batch
 
-    def _act(self, name: str, body: dict[str, Any]) -> Any:
+    def _act(self, name: str, body: dict[str, Any], answer_s: float = _ACTION_S) -> Any:
         action = flight.Action(name, json.dumps(body).encode())
 
         def _once() -> Any:
-            results = list(self._connection().do_action(action, self._call(_ACTION_S + body.get("timeout_s", 0))))
+            results = list(self._connection().do_action(action, self._call(answer_s + body.get("timeout_s", 0))))
             return json.loads(b"".join(result.body.to_pybytes() for result in results))
 
         return self._tried(_once, self._retry_s)

@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as NoAnswer
 
 import msgspec
 
-from headrace.feed.messages import FromBroker, FromFeed, Lines, Reply, Request, encode, from_broker
+from headrace.feed.messages import Commit, FromBroker, FromFeed, Lines, Reply, Request, encode, from_broker
 from headrace.model.errors import BrokerError, Code, HeadraceError
 
 ANSWER_S = 120.0
@@ -39,7 +39,7 @@ class Link:
             self._end.sendall(encode(message))
 
     def ask(self, request: Request) -> object:
-        """Put a question, with a number of its own, and wait for the answer.
+        """Put a question, with a number of its own, and wait for the answer: to a commit for as long as it takes.
 
         Raises BrokerError when it is refused or nobody answers, BrokerFault when the broker fails at it.
         """
@@ -49,7 +49,7 @@ class Link:
             self._waiting[number] = answer
         try:
             self.say(msgspec.structs.replace(request, id=number))
-            reply = answer.result(ANSWER_S)
+            reply = answer.result(None if isinstance(request, Commit) else ANSWER_S)
         except (OSError, NoAnswer):
             raise BrokerError(Code.DRAINING, "the broker does not answer") from None
         finally:
