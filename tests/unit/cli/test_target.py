@@ -74,6 +74,7 @@ def test_a_configuration_nobody_served_yet_gives_its_addresses(tmp_path: Path) -
         "blipmq": "tcp://127.0.0.1:6002",
         "sspq": "tcp://127.0.0.1:8888",
         "fujin": "quic://127.0.0.1:4848",
+        "flight": "grpc://127.0.0.1:8815",
     }
     assert target.source == str(config)
 
