@@ -18,7 +18,3 @@ class Pace:
         """So many rows go now."""
         if self.rate is not None:
             self.free_s = now_s + rows / self.rate
-
-    def takes_s(self, rows: int) -> float:
-        """How long so many rows take at least."""
-        return 0.0 if self.rate is None else rows / self.rate

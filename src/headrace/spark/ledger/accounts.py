@@ -77,20 +77,21 @@ def lives(log: Log, known: Iterable[Life] = ()) -> list[Life]:
 def keep_accounts(log: Log, run: Run, lived: Sequence[Life], lost: Sequence[Run]) -> Accounts:
     """The account of every subscription for the messages in the run."""
     rows = [(life.subscription, life.topic, life.begin, life.end, life.frontier) for life in lived]
-    subscriptions = log.spark.createDataFrame(
-        rows, "subscription_id long, topic string, begin long, end long, frontier long"
-    )
-    concerned = _concerned(log, run, subscriptions)
+    kinds = "subscription_id long, topic string, begin long, end long, frontier long"
+    concerned = _concerned(log, run, log.spark.createDataFrame(rows, kinds))
     touched = _touched(log, run, lost)
-    compared = _compared(concerned, touched).persist()
-    accounts = _summed(compared, lived)
-    misfits = [each for each in (_dead_letters(log, run, lost),) if not each.isEmpty()]
-    if not compared.where("differs").isEmpty():
-        misfits.append(_one_by_one(concerned, touched, compared.where("differs").select(*_KEYS)))
-    misfits = [each.persist() for each in misfits]
+    compared = _compared(concerned, touched)
+    accounts, differing = _summed(compared, lived)
+    suspects = [_dead_letters(log, run, lost)]
+    if differing:
+        suspects.append(_one_by_one(concerned, touched, compared.where("differs").select(*_KEYS)))
     faults: dict[Fault, int] = {}
-    for each in misfits:
-        faults |= {Fault(row["fault"]): row["count"] for row in each.groupBy("fault").count().collect()}
+    misfits = []
+    for each in suspects:
+        counted = each.groupBy("fault").count().collect()
+        if counted:
+            faults |= {Fault(row["fault"]): row["count"] for row in counted}
+            misfits.append(each)
     return Accounts(accounts=accounts, faults=faults, misfits=misfits)
 
 
@@ -162,12 +163,13 @@ def _is_faulty() -> "Column":
     return (f.col("endings") > 1) | ((f.col("acked") > 0) & (f.col("deliveries") == 0))
 
 
-def _summed(compared: "DataFrame", lived: Sequence[Life]) -> list[Account]:
-    """The accounts of the subscriptions that were concerned by anything."""
+def _summed(compared: "DataFrame", lived: Sequence[Life]) -> tuple[list[Account], bool]:
+    """The accounts of the subscriptions that were concerned by anything, and whether anything differs."""
     from pyspark.sql import functions as f
 
     names = ("published", "passed", "underway", *OUTCOMES)
-    rows = compared.groupBy("subscription_id").agg(*(f.sum(name).alias(name) for name in names)).collect()
+    sums = [f.sum(name).alias(name) for name in names]
+    rows = compared.groupBy("subscription_id").agg(*sums, f.bool_or("differs").alias("differs")).collect()
     totals = {row["subscription_id"]: row for row in rows}
     found = []
     for life in lived:
@@ -178,7 +180,7 @@ def _summed(compared: "DataFrame", lived: Sequence[Life]) -> list[Account]:
             found.append(
                 Account(life=life, published=row["published"], waiting=waiting, underway=row["underway"], **counts)
             )
-    return found
+    return found, any(row["differs"] for row in rows)
 
 
 def _one_by_one(concerned: "DataFrame", touched: "DataFrame", where: "DataFrame") -> "DataFrame":

@@ -7,7 +7,7 @@ compared one by one, so a table in order costs one pass over either side and no 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.feed.schema import STREAMS
 from headrace.spark.back.query import read_table
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TABLES = ("messages", "events")
+BEHIND = -1
+"""In place of a stretch's number: what the table has not come to."""
+
+
+class _Count(NamedTuple):
+    expected: int
+    found: int
+    same: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +70,18 @@ def check_table(log: Log, lake: Path, name: str, run: Run, lost: Sequence[Run]) 
         reached = _end(stored)
     part = Run(run.start, max(run.start, min(run.end, reached)))
     columns = [column for column in STREAMS[name].names if column in stored.columns]
-    ours = _hashed(_stream(log, name, part, columns), columns)
+    ours = _hashed(_stream(log, name, run, columns), columns)
     theirs = _hashed(outside(_within(stored, part), "offset", lost), columns)
-    expected, found, differing = _differing(ours, theirs)
-    misfits = _one_by_one(log.spark, ours, theirs, differing).persist() if differing else None
+    counts = _compared(ours, theirs, part.end)
+    differing = sorted(number for number, count in counts.items() if not count.same and number != BEHIND)
+    misfits = _one_by_one(log.spark, _within(ours, part), theirs, differing).persist() if differing else None
     return TableCheck(
         table=name,
-        expected=expected,
-        found=found,
-        behind=_stream(log, name, Run(part.end, run.end), ["offset"]).count() if part.end < run.end else 0,
-        saved=sum(_within(stored, each).count() for each in lost) if lost else 0,
-        kept=stored.where(stored["offset"] < log.span.start).count() if run.start == log.span.start else 0,
+        expected=sum(count.expected for number, count in counts.items() if number != BEHIND),
+        found=sum(count.found for count in counts.values()),
+        behind=counts[BEHIND].expected if BEHIND in counts else 0,
+        saved=sum(_within(stored, each).count() for each in lost),
+        kept=stored.where(stored["offset"] < log.span.start).count() if run.start == log.span.start > 0 else 0,
         faults=_counted(misfits),
         misfits=misfits,
     )
@@ -118,24 +127,20 @@ def _summed(rows: "DataFrame", by: "Column") -> "DataFrame":
     )
 
 
-def _differing(ours: "DataFrame", theirs: "DataFrame") -> tuple[int, int, list[int]]:
-    """How many rows either side has, and the stretches in which they are not the same."""
+def _compared(ours: "DataFrame", theirs: "DataFrame", reached: int) -> dict[int, _Count]:
+    """How many rows either side has in each stretch below an offset, and whether they are the same; BEHIND it, ours."""
     from pyspark.sql import functions as f
 
-    number = stretch_of("offset").alias("stretch")
-    left, right = _summed(ours, number).alias("l"), _summed(theirs, number).alias("r")
+    below = f.when(f.col("offset") < reached, stretch_of("offset")).otherwise(f.lit(BEHIND))
+    left = _summed(ours, below.alias("stretch")).alias("l")
+    right = _summed(theirs, stretch_of("offset").alias("stretch")).alias("r")
     same = f.lit(True)
     for name in ("rows", "mixed", "summed"):
         same = same & f.col(f"l.{name}").eqNullSafe(f.col(f"r.{name}"))
     both = left.join(right, "stretch", "full_outer").select(
-        "stretch", f.col("l.rows").alias("expected"), f.col("r.rows").alias("found"), same.alias("same")
+        "stretch", f.coalesce("l.rows", f.lit(0)), f.coalesce("r.rows", f.lit(0)), same
     )
-    counted = both.collect()
-    return (
-        sum(row["expected"] or 0 for row in counted),
-        sum(row["found"] or 0 for row in counted),
-        sorted(row["stretch"] for row in counted if not row["same"]),
-    )
+    return {row[0]: _Count(*row[1:]) for row in both.collect()}
 
 
 def _one_by_one(spark: "SparkSession", ours: "DataFrame", theirs: "DataFrame", stretches: Sequence[int]) -> "DataFrame":
