@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.java import SparkUnavailable, cache_dir, find_java
 from headrace.spark.launch import gateway, spark_home
+from headrace.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,15 +36,16 @@ def new_session(
 ) -> "SparkSession":
     """A session of this name at `master`: `local[N]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
 
-    `memory` is the driver's heap; the executors of a cluster have `spark.executor.memory`. A session that is already
-    active in this process is handed back with `conf` applied to it. Raises SparkUnavailable with what to install.
+    `memory` is the driver's heap; the executors of a cluster have `spark.executor.memory`, and are given the headrace
+    of this process. A session that is already active in this process is handed back with `conf` applied to it. Raises
+    SparkUnavailable with what to install.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise SparkUnavailable("Spark is not installed: pip install 'headrace[spark]'") from None
     if master.startswith("sc://"):
-        return _configured(SparkSession.builder.remote(master), conf or {}).getOrCreate()
+        return ship(_configured(SparkSession.builder.remote(master), conf or {}).getOrCreate())
     settings = {"spark.app.name": name, "spark.master": master, **DEFAULTS, **(conf or {})}
     builder = _configured(SparkSession.builder, settings)
     if SparkSession.getActiveSession() is not None:
@@ -51,9 +53,9 @@ def new_session(
     java = find_java()
     if not java.bundled or "SPARK_HOME" in os.environ:
         os.environ["JAVA_HOME"] = str(java.home)
-        return builder.config("spark.driver.memory", memory).getOrCreate()
+        return ship(builder.config("spark.driver.memory", memory).getOrCreate())
     with gateway(java, spark_home(cache_dir()), settings, memory):
-        return builder.getOrCreate()
+        return ship(builder.getOrCreate())
 
 
 def _configured(builder: "SparkSession.Builder", conf: Mapping[str, str]) -> "SparkSession.Builder":

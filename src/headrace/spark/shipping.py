@@ -1,11 +1,16 @@
-"""What executors need to run the data source, as one zip for `addPyFile` or `addArtifacts`. Starts no Spark."""
+"""What executors need of headrace, as one zip for `addPyFile` or `addArtifacts`. Starts no Spark."""
 
 import hashlib
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import headrace
+from headrace.spark.java import cache_dir
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(headrace.__file__).resolve().parents[1]
 MODULES = (
@@ -19,6 +24,9 @@ MODULES = (
     "headrace/spark/source",
 )
 """Files, and packages with all that is in them."""
+
+WHOLE = "headrace"
+"""The package with all that tables, replays and ledgers run on executors."""
 
 _TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -38,6 +46,27 @@ def archive(directory: Path | str, extra: Iterable[str] = ()) -> Path:
         for name, data in contents.items():
             file.writestr(zipfile.ZipInfo(name, _TIME), data)
     return draft.replace(path)
+
+
+def ship(spark: "SparkSession", cache: Path | None = None) -> "SparkSession":
+    """The session, with the headrace of this process given to its executors elsewhere, whatever they have installed.
+
+    The server behind Spark Connect gets the data source as well: it looks for those it has only when it starts.
+    """
+    remote = type(spark).__module__.startswith("pyspark.sql.connect.")
+    if not remote and str(spark.sparkContext.master).startswith("local"):
+        return spark
+    directory = (cache or cache_dir()) / "shipped"
+    directory.mkdir(exist_ok=True)
+    path = str(archive(directory, [WHOLE]))
+    if not remote:
+        spark.sparkContext.addPyFile(path)
+        return spark
+    from headrace.spark.source.source import HeadraceSource
+
+    spark.addArtifacts(path, pyfile=True)
+    spark.dataSource.register(HeadraceSource)
+    return spark
 
 
 def _files(entry: str) -> list[str]:
