@@ -28,7 +28,7 @@ sspq = "127.0.0.1:0"
 fujin = "{fujin}"
 fujin_tcp = "{fujin_tcp}"
 grpc = "{grpc}"
-flight = ""
+flight = "{flight}"
 
 [log]
 sync = "{sync}"
@@ -96,13 +96,14 @@ def version_of(program: str) -> str:
     return (done.stdout or done.stderr).strip().splitlines()[0]
 
 
-def start_headrace(directory: Path, *, sync: str, pure: bool, door: str = "blipmq") -> Server:
+def start_headrace(directory: Path, *, sync: str, pure: bool, door: str = "blipmq", feed: bool = False) -> Server:
     """`headrace serve --dev` in a directory; called again on the same one, it recovers what is there.
 
-    `door` is the listener whose port is wanted.
+    `door` is the listener whose port is wanted; `feed` adds the one for Spark.
     """
     config = directory / "headrace.toml"
     doors = {name: "127.0.0.1:0" if door == name else "" for name in ("fujin", "fujin_tcp", "grpc")}
+    doors["flight"] = "127.0.0.1:0" if feed else ""
     config.write_text(_HEADRACE_CONFIG.format(directory=directory, sync=sync, **doors))
     environ = {name: text for name, text in os.environ.items() if not name.startswith("HEADRACE_")}
     if pure:

@@ -13,6 +13,7 @@ from bench.brokers import Variant, all_variants
 from bench.build import BuildError, load_program
 from bench.machine import describe
 from bench.measure import RunError, measure
+from bench.pipeline import main as pipeline
 from bench.plan import Figure, Plan, Scenario, full_plan, quick_plan
 from bench.plot import draw
 from bench.report import write_report
@@ -132,11 +133,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and report; 1 when the load client cannot be built or a run gave no figures."""
     options = parse(arguments)
     plan, variants = planned(options), available(options)
+    tables = pipeline.planned(quick=options.quick, only=options.only, repeats=options.repeats)
     if options.list:
         for scenario in plan.scenarios:
             print(f"{scenario.name:<14} {scenario.title}: {', '.join(scenario.variants)}")
         for storage in plan.storages:
             print(f"{storage.name:<14} backlog of {storage.title}: headrace")
+        for name in tables.names:
+            print(f"{pipeline.PREFIX}{name}")
         return 0
     try:
         program = load_program()
@@ -146,6 +150,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.getloadavg()[0] > LOAD_AVERAGE_MAX:
         print(f"this machine is busy (load average {os.getloadavg()[0]:.1f}): the figures will be too low")
     options.data_dir.mkdir(parents=True, exist_ok=True)
+    complete = True
+    if plan.scenarios or plan.storages:
+        complete = run_brokers(plan, variants, program, options)
+    if tables.names:
+        output = pipeline.OUTPUT if options.output == HERE else options.output / "pipeline"
+        complete &= pipeline.run_pipeline(tables, program, options.data_dir, output)
+    return 0 if complete else 1
+
+
+def run_brokers(plan: Plan, variants: dict[str, Variant], program: Path, options: argparse.Namespace) -> bool:
+    """Measure the brokers and write everything; whether every run gave figures."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data_dir) as scratch:
         bench = Bench(plan, variants, program, Path(scratch))
         bench.run()
@@ -157,4 +172,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draw(results, options.output / "results.png")
         write_report(results, options.output / "results.md")
         print(f"written: {options.output}/results.md, results.json, results.png")
-    return 1 if results.failures else 0
+    return not results.failures

@@ -27,10 +27,10 @@ def markdown(results: Results) -> str:
     parts = [
         "# Benchmark results\n",
         "Written by `make bench`; do not edit.\n",
-        _table(["", ""], [[key, value] for key, value in _machine(results).items()]),
+        table(["", ""], [[key, value] for key, value in _machine(results).items()]),
         "\n![Messages per second by scenario and broker](results.png)\n",
         "## Goals\n",
-        _table(["goal", "measured", "target", ""], [_goal_row(goal) for goal in results.goals()]),
+        table(["goal", "measured", "target", ""], [goal_row(goal) for goal in results.goals()]),
         "\n## How to read it\n",
         HOW_TO_READ,
     ]
@@ -40,7 +40,7 @@ def markdown(results: Results) -> str:
         scenario = results.scenarios[name]
         parts.append(f"\n## {scenario.title[0].upper()}{scenario.title[1:]}\n")
         rows = [_row(results, scenario, variant) for variant in variants]
-        parts.append(_table(_head(scenario), rows))
+        parts.append(table(_head(scenario), rows))
     if results.storage:
         parts += ["\n## A backlog: memory, restart, drain (durable, compiled)\n", _storage_table(results)]
     if results.failures:
@@ -61,7 +61,8 @@ def _machine(results: Results) -> dict[str, str]:
     return results.machine | {"disk, 4 KiB append + fdatasync": sync}
 
 
-def _goal_row(goal: Goal) -> list[str]:
+def goal_row(goal: Goal) -> list[str]:
+    """A goal as a row."""
     return [goal.title, goal.measured, goal.target, "met" if goal.met else "**missed**"]
 
 
@@ -131,10 +132,11 @@ def _storage_table(results: Results) -> str:
         ]
         for name, sample in results.storage.items()
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table of the page."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 

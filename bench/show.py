@@ -1,7 +1,7 @@
 """What a person sees while the benchmark runs: a bar in a terminal, plain lines elsewhere, a table at the end."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench.plan import Figure
-from bench.results import Results, rate_text
+from bench.results import Goal, Results, rate_text
 
 LOG_WIDTH = 140
 console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -95,9 +95,14 @@ def summary(results: Results) -> None:
             )
         table.add_section()
     console.print(table)
-    goals = Table("goal", "measured", "target", "", title="Goals")
-    for goal in results.goals():
-        goals.add_row(goal.title, goal.measured, goal.target, "[green]met[/]" if goal.met else "[red]missed[/]")
-    console.print(goals)
-    for failure in results.failures:
+    goals(results.goals(), results.failures)
+
+
+def goals(reached: Sequence[Goal], failures: Sequence[str]) -> None:
+    """The goals, met or missed, and what gave no figures."""
+    table = Table("goal", "measured", "target", "", title="Goals")
+    for goal in reached:
+        table.add_row(goal.title, goal.measured, goal.target, "[green]met[/]" if goal.met else "[red]missed[/]")
+    console.print(table)
+    for failure in failures:
         console.print(f"[red]no figures:[/] {failure}", highlight=False)

@@ -1,0 +1,112 @@
+"""Batch jobs over one log: backfill into the lake, scan against Parquet, writer. One Spark session for all of them."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.pipeline.figures import Run, Stored
+from bench.pipeline.stand import KEY, SIZE, Stand, cpu_s, folder_bytes
+from headrace.spark.pipeline.backfill import backfill
+from headrace.spark.pipeline.settings import Settings
+from headrace.spark.pipeline.tables import TABLES
+from headrace.spark.session import new_session
+
+TABLE = "messages"
+
+
+@contextmanager
+def session(scratch: Path) -> Iterator[Any]:
+    """A session on all cores, as `headrace pipeline` makes it."""
+    conf = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch / "spark")}
+    spark = new_session("headrace bench", conf=conf)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+class Batches:
+    """The jobs on one stand, whose log holds `rows` messages when this is made."""
+
+    def __init__(self, spark: Any, stand: Stand, rows: int) -> None:
+        self._spark = spark
+        self._stand = stand
+        self._rows = rows
+        self._jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+        self._options = {"endpoint": stand.endpoint, "key": KEY, "subscribePattern": "bench.*"}
+        self._written = 0
+
+    def backfill(self) -> Run:
+        """The log into a fresh lake."""
+        with self._folder("lake") as lake:
+            return self.timed(self._rows, lambda: fill(self._spark, self._stand, lake, self._rows))
+
+    def stored(self) -> Stored:
+        """What a message takes in the log and in the lake."""
+        with self._folder("lake") as lake:
+            fill(self._spark, self._stand, lake, self._rows)
+            lake_bytes = folder_bytes(lake / TABLE)
+        return Stored(log_bytes=self._stand.log_bytes / self._rows, lake_bytes=lake_bytes / self._rows)
+
+    def scan(self) -> Run:
+        """The log through the data source, every column, to nowhere."""
+        return self.timed(self._rows, lambda: _to_nowhere(self._read()))
+
+    @contextmanager
+    def parquet(self) -> Iterator[Callable[[], Run]]:
+        """A job that reads the same rows from Spark's own Parquet files, uncompressed, to nowhere."""
+        with self._folder("parquet") as folder:
+            self._read().write.option("compression", "none").mode("overwrite").parquet(str(folder))
+            copied = self._spark.read.parquet(str(folder))
+            assert copied.count() == self._rows, "the copy is not the log"
+            yield lambda: self.timed(self._rows, lambda: _to_nowhere(copied))
+
+    def write(self, rows: int) -> Run:
+        """Rows into a topic of their own, durable when it returns."""
+        self._written += 1
+        values = self._spark.range(0, rows).selectExpr(
+            f"CAST(lpad(CAST(id AS STRING), {SIZE}, '.') AS BINARY) AS value"
+        )
+        sink = values.write.format("headrace").option("topic", f"written.{self._written}").mode("append")
+        connection = {"endpoint": self._stand.endpoint, "key": KEY}
+        return self.timed(rows, lambda: sink.options(**connection).save())
+
+    def timed(self, rows: int, job: Callable[[], object]) -> Run:
+        """Run a job over so many rows."""
+        spark_before, (broker_before, feed_before) = cpu_s(self._jvm), self._stand.cpu_s()
+        began = time.perf_counter()
+        job()
+        seconds = time.perf_counter() - began
+        broker, feed = self._stand.cpu_s()
+        return Run(
+            rows=rows, seconds=seconds, spark_cpu_s=cpu_s(self._jvm) - spark_before,
+            feed_cpu_s=feed - feed_before, broker_cpu_s=broker - broker_before,
+        )  # fmt: skip
+
+    def _read(self) -> Any:
+        until = self._options | {"endingOffsets": str(self._rows)}
+        return self._spark.read.format("headrace").options(**until).load()
+
+    @contextmanager
+    def _folder(self, name: str) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._stand.directory))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def fill(spark: Any, stand: Stand, lake: Path, rows: int) -> int:
+    """What `headrace pipeline backfill --from 0 --to ROWS --tables messages` does; how many rows it was."""
+    settings = Settings(lake=lake, endpoint=stand.endpoint, key=KEY)
+    done = backfill(spark, TABLES[TABLE], settings, 0, rows)
+    assert done.rows == rows, f"{done.rows} of {rows} rows were filled in"
+    return done.rows
+
+
+def _to_nowhere(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
