@@ -98,6 +98,14 @@ class BrokerMachine(RuleBasedStateMachine):
     def unsubscribe(self, pick: int) -> None:
         self.world.unsubscribe(self.subscription(pick))
 
+    @rule(reader=st.sampled_from(["lake", "archive"]), share=st.none() | st.floats(0, 1))
+    def report(self, reader: str, share: float | None) -> None:
+        self.world.report(reader, None if share is None else int(share * self.world.log.next_offset))
+
+    @rule(writer=st.sampled_from(["query", "job"]), chunks=st.integers(1, 3))
+    def transact(self, writer: str, chunks: int) -> None:
+        self.world.transact(writer, chunks)
+
     @rule(passed_us=st.sampled_from([1000, 60_000, 130_000, 500_000, 2_000_000]), tick=st.booleans())
     def pass_time(self, passed_us: int, tick: bool) -> None:
         self.world.now += passed_us

@@ -11,10 +11,11 @@ from headrace.model.parts import iter_parts, payload_span
 
 @dataclass(frozen=True)
 class Record:
-    """One payload and the offset of its first part."""
+    """One payload and the offset of its first part; `publish`: what a failed write drops."""
 
     base: int
     payload: bytes
+    publish: bool = False
 
     @property
     def end(self) -> int:
@@ -41,8 +42,8 @@ class MemoryLog:
     def durable_offset(self) -> int:
         return self.records[self.synced - 1].end if self.synced else 0
 
-    def append(self, payload: bytes) -> Record:
-        record = Record(self.next_offset, payload)
+    def append(self, payload: bytes, *, publish: bool = False) -> Record:
+        record = Record(self.next_offset, payload, publish)
         self.records.append(record)
         return record
 
@@ -64,7 +65,7 @@ class MemoryLog:
         unsynced = self.records[self.synced :]
         del self.records[self.synced :]
         for record in unsynced:
-            if not all(isinstance(part, Batch) for part in record.parts()):
+            if not record.publish and not all(isinstance(part, Batch) for part in record.parts()):
                 self.append(record.payload)
 
     def delete_before(self, offset: int) -> None:

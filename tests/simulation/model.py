@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from headrace.broker import BrokerSettings, TopicSettings
 from headrace.broker.views import Status
@@ -96,6 +97,8 @@ class Model:
         self.subscriptions: dict[int, ModelSubscription] = {}
         self.last_id = 0
         self.removed: list[EventPart] = []
+        self.readers: dict[str, int] = {}
+        self.writers: dict[str, tuple[int | None, int | None, int]] = {}
 
     def topic_settings(self, topic: str) -> TopicSettings:
         return self.settings.topics.get(topic, TopicSettings())
@@ -173,6 +176,9 @@ class Model:
         if event.event == Event.SUBSCRIBED:
             self._subscribed(offset, event)
             return
+        if event.event in (Event.COMMITTED, Event.REPORTED):
+            self._told(json.loads(event.detail))
+            return
         sub = self.subscriptions[event.subscription]
         if event.event == Event.UNSUBSCRIBED:
             del self.subscriptions[sub.id]
@@ -185,6 +191,21 @@ class Model:
             if event.event == Event.DEAD and not is_dead_topic(sub.topic):
                 assert copies is not None
                 self._check_copies(sub, event, entries, copies)
+
+    def _told(self, said: dict[str, Any]) -> None:
+        """A reader reported or was removed, or a writer's chunk is in the log: (last batch, open batch, chunks)."""
+        if "writer" not in said:
+            self.readers[said["reader"]] = said["offset"]
+            if said["offset"] is None:
+                del self.readers[said["reader"]]
+            return
+        last, open_batch, done = self.writers.get(said["writer"], (None, None, 0))
+        assert last is None or said["batch"] > last, "a batch is committed once"
+        assert said["chunk"] == (done if open_batch == said["batch"] else 0), "chunks come in order"
+        if said["chunk"] + 1 == said["chunks"]:
+            self.writers[said["writer"]] = (said["batch"], None, 0)
+        else:
+            self.writers[said["writer"]] = (last, said["batch"], said["chunk"] + 1)
 
     def _subscribed(self, offset: int, event: EventPart) -> None:
         assert event.subscription > self.last_id, "ids are never used again"

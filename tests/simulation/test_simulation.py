@@ -95,6 +95,13 @@ class Life:
     def release(self) -> None:
         self.world.release(self.random.choice(CONSUMERS[:-1]))
 
+    def report(self) -> None:
+        gone = self.random.random() < 0.1
+        self.world.report(self.random.choice(("lake", "archive")), None if gone else self.world.log.durable_offset)
+
+    def transact(self) -> None:
+        self.world.transact(self.random.choice(("query", "job")), self.random.randint(1, 3))
+
     def pass_time(self) -> None:
         self.world.now += self.random.choice((1, 1000, 30_000, 120_000, 400_000, 1_200_000))
         if self.random.random() < 0.7:
@@ -132,6 +139,8 @@ CHANCES: dict[Callable[[Life], None], int] = {
     Life.wait: 5,
     Life.settle: 24,
     Life.release: 2,
+    Life.report: 2,
+    Life.transact: 4,
     Life.pass_time: 14,
     Life.pass_long_time: 1,
     Life.save: 2,

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from headrace.broker import Broker, BrokerSettings, RetryPolicy, Status, TopicSettings
+from headrace.broker.writers import Chunk, Progress, WriterKey
 from headrace.model.batch import Batch, build_batch
 from headrace.model.delivery import Portion
 from headrace.model.errors import BrokerError, Code
@@ -57,6 +58,7 @@ class World:
         self.saved: Saved | None = None
         self._unsaved: Saved | None = None
         self._retired: list[tuple[int, int]] = []
+        self._undo: list[tuple[WriterKey, Progress]] = []
         self._published = 0
 
     # Operations
@@ -84,6 +86,7 @@ class World:
             self.broker.on_published(batch, self.now)
         self.saved = self._unsaved or self.saved
         self._unsaved = None
+        self._undo.clear()
         self._commit()
 
     def subscribe(self, topic: str, qos: int, *, name: str = "", earliest: bool = False) -> int:
@@ -105,6 +108,29 @@ class World:
         self._commit()
         self._use(identity)
         return identity
+
+    def report(self, reader: str, offset: int | None) -> None:
+        """A reader outside the broker says how far it is, or is removed."""
+        if offset is None:
+            self.broker.readers.remove(OWNER, reader, self.now)
+        else:
+            self.broker.readers.report(OWNER, reader, None, offset, self.now)
+        self._commit()
+
+    def transact(self, writer: str, chunks: int) -> None:
+        """The next record of a transaction: of the one that is open, or of a new one of so many chunks."""
+        progress = self.broker.writers.progress((OWNER, writer))
+        batch, number = (progress.batch or 0) + 1, 0
+        if progress.open_batch is not None:
+            batch, number = progress.open_batch, progress.chunks_done
+            chunks = max(chunks, number + 1)
+        chunk = Chunk(owner=OWNER, writer=writer, batch=batch, chunk=number, chunks=chunks)
+        self._commit()
+        self._undo.append((chunk.key, progress))
+        self._append(
+            build_batch(TOPICS[0], [b"row"], timestamp_us=self.now) + chunk.event(self.now).encode(), publish=True
+        )
+        self.broker.writers.committed(chunk, self.now)
 
     def unsubscribe(self, identity: int) -> None:
         self.broker.unsubscribe(identity, "asked", self.now)
@@ -239,6 +265,7 @@ class World:
     def crash(self, kept: int) -> None:
         """Lose power, and with it the end of what was not synced."""
         self.log.crash(kept)
+        self._undo.clear()
         self._relearn()
         self._recover()
         self._begin()
@@ -246,6 +273,8 @@ class World:
     def refuse(self) -> None:
         """A write fails: what was published since the last sync is refused, what happened is kept."""
         self.log.refuse()
+        while self._undo:
+            self.broker.writers.restore(*self._undo.pop())
         self._relearn()
         self.broker.rewound(self.log.next_offset)
         self.check_messages()
@@ -262,6 +291,10 @@ class World:
         lowest = self.broker.needed_from()
         visible = self.log.durable_offset
         assert {info.id for info in infos} == set(self.model.subscriptions)
+        assert {reader.reader: reader.offset for reader in self.broker.readers.all()} == self.model.readers
+        assert lowest <= min(self.model.readers.values(), default=FOREVER)
+        known = {name: (p.batch, p.open_batch, p.chunks_done) for (_, name), p in self.broker.writers.items()}
+        assert known == self.model.writers
         for info in infos:
             sub = self.model.subscriptions[info.id]
             states = sub.states()
@@ -291,8 +324,8 @@ class World:
 
     # How the above is done
 
-    def _append(self, payload: bytes) -> Record:
-        record = self.log.append(payload)
+    def _append(self, payload: bytes, *, publish: bool = False) -> Record:
+        record = self.log.append(payload, publish=publish)
         self.model.apply(record)
         return record
 
@@ -401,6 +434,8 @@ def normalised(state: bytes, log: MemoryLog) -> dict[str, Any]:
     """
     saved: dict[str, Any] = msgspec.msgpack.decode(state)
     saved["topics"] = sorted(topic for topic in saved["topics"] if topic[1])
+    for known in ("writers", "readers"):
+        saved[known].sort(key=str)
     for sub in saved["subscriptions"]:
         topic = sub[1]["topic"]
         sub[1]["cursor"] = log.count_from(topic, sub[1]["cursor"])

@@ -14,7 +14,7 @@ from headrace.model.marks import mark_part, marked_offsets, packed_offsets
 from headrace.model.names import REDRIVEN_TOPIC, is_dead_topic
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.server.staging import StagedChunk
-from headrace.server.walk import messages_from
+from headrace.server.walk import Turns, messages_from
 
 
 class Marks:
@@ -27,9 +27,10 @@ class Marks:
     async def among(self, wanted: set[int]) -> set[int]:
         """Those of these dead letters that have been redriven; other work goes on meanwhile."""
         found: set[int] = set()
+        turns = Turns()
         for mark in messages_from(self._log, REDRIVEN_TOPIC, min(wanted, default=0)):
             found |= wanted.intersection(marked_offsets(mark.value))
-            await asyncio.sleep(0)
+            await turns.give_way()
         return found
 
     async def not_letters(self, offsets: Iterable[int], identity: Identity) -> list[int]:
@@ -42,6 +43,7 @@ class Marks:
 
     async def _outside(self, topic: str, offsets: list[int]) -> list[int]:
         outside: list[int] = []
+        turns = Turns()
         at = 0
         while at < len(offsets):
             batch = self._log.batch_at(topic, offsets[at])
@@ -50,7 +52,7 @@ class Marks:
             begins, ends = (bisect_left(offsets, edge, at) for edge in (batch.base, batch.end))
             outside += offsets[at:begins]
             at = ends
-            await asyncio.sleep(0)
+            await turns.give_way()
         return outside
 
 

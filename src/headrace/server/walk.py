@@ -15,6 +15,19 @@ SLICE_S = 0.002
 RECORD_COST = 4096
 
 
+class Turns:
+    """A long piece of work that lets everybody else work after each slice of it."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    async def give_way(self) -> None:
+        """Pause if the slice is over; to be called often."""
+        if perf_counter() - self._began > SLICE_S:
+            await asyncio.sleep(0)
+            self._began = perf_counter()
+
+
 class Walk:
     """One walk over the log's records, from `start` on, of bounded cost: bytes, and RECORD_COST for each record.
 
