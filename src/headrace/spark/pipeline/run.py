@@ -46,17 +46,19 @@ class Runner:
         self.name = name
         self.table = table
         self.failures = 0
+        self.restarts = 0
         self.reason = ""
         self._begin = start
         self._once = once
         self._due_s = 0.0
-        self._batch_at_start = -1
+        self._stopped = False
         self.query: StreamingQuery | None = None
 
     @property
     def done(self) -> bool:
         """Whether a query that ends by itself has ended well."""
-        return self._once and self.query is not None and not self.query.isActive and self.query.exception() is None
+        ended = self.query is not None and not self.query.isActive and self.query.exception() is None
+        return self._once and ended and not self._stopped
 
     def watch(self, now_s: float) -> None:
         """Start the query when it is due. Raises PipelineFailed when it failed too often without getting anywhere."""
@@ -65,7 +67,7 @@ class Runner:
                 self._start(now_s)
             return
         progress = self.query.lastProgress
-        if progress is not None and progress.batchId > self._batch_at_start:
+        if progress is not None:
             self.failures = 0
         if not self.query.isActive and (error := self.query.exception()) is not None:
             self.query = None
@@ -74,6 +76,7 @@ class Runner:
     def stop(self) -> None:
         """End the query; what it has not committed is done again by the next one."""
         if self.query is not None and self.query.isActive:
+            self._stopped = True
             self.query.stop()
 
     def _start(self, now_s: float) -> None:
@@ -87,6 +90,7 @@ class Runner:
         self.reason = reason
         if self.failures >= FAILURES_MAX:
             raise PipelineFailed(f"{self.name} failed {self.failures} times in a row: {reason}")
+        self.restarts += 1
         pause_s = min(BACKOFF_S * 2 ** (self.failures - 1), BACKOFF_S_MAX)
         self._due_s = now_s + pause_s
         logger.warning("pipeline.restart query=%s in_s=%.1f reason=%s", self.name, pause_s, reason)

@@ -95,7 +95,7 @@ class Watch:
             lag=_lag(progress),
             freshness_ms=_freshness_ms(runner.table, self._settings) if runner.table else None,
             files=self._files(),
-            restarts=runner.failures,
+            restarts=runner.restarts,
             reason=runner.reason,
         )
 
