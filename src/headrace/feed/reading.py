@@ -19,7 +19,7 @@ from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.ticket import Ticket
 from headrace.kernels.records import BATCHES, EVENTS
 from headrace.log.follower import Choice, Follower
-from headrace.log.walk import ROWS_MAX, Gone, Parts
+from headrace.log.walk import BYTES_MAX, ROWS_MAX, Gone, Parts
 from headrace.model.errors import BrokerError, Code
 
 _GONE = "are gone, by damage or because the log forgot them meanwhile"
@@ -94,6 +94,9 @@ def joined(pieces: Iterator[Rows]) -> Iterator[Rows]:
     waiting: list[Rows] = []
     rows = size = 0
     for piece in pieces:
+        if waiting and (rows + piece.rows.num_rows > ROWS_MAX or size + piece.rows.nbytes > BYTES_MAX):
+            yield _together(waiting)
+            waiting, rows, size = [], 0, 0
         waiting.append(piece)
         rows += piece.rows.num_rows
         size += piece.rows.nbytes
