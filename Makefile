@@ -37,7 +37,7 @@ test: $(STAMP)         ## everything, with compiled kernels and the core again i
 	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' tests/unit tests/conformance tests/e2e
 
 torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…)
-	HEADRACE_KILL_CYCLES=$${CYCLES:-1000} $(BIN)/pytest -q -n auto tests/crash/test_kill.py
+	HEADRACE_KILL_CYCLES=$${CYCLES:-1000} $(BIN)/pytest -q -n auto tests/crash/test_kill.py tests/crash/test_kill_transactions.py
 
 bench: $(STAMP)        ## the benchmarks, against redis and nats where installed; writes bench/results.md
 	$(BIN)/python bench/run.py $(ARGS)

@@ -11,7 +11,7 @@ from headrace.model.batch import Protocol, build_batch
 from headrace.model.names import REDRIVEN_TOPIC
 
 MARKED_MAX = 16_384
-"""Dead letters in one mark, so that reading one costs a millisecond or two."""
+"""Dead letters in one mark, so that reading one costs about a millisecond."""
 
 _OFFSET_SIZE = 8
 

@@ -28,8 +28,8 @@ from headrace.model.marks import marked_offsets
 from headrace.model.names import REDRIVEN_TOPIC
 from headrace.model.parts import RECORD_HEADER_SIZE
 
-RECORD_BYTES_MAX = 8 << 20
-RECORD_PARTS_MAX = 4096
+RECORD_BYTES_MAX = 4 << 20
+RECORD_PARTS_MAX = 1024
 PART_BYTES_MAX = 64 << 20
 ABANDONED_AFTER_US = 86_400 * 1_000_000
 
