@@ -3,17 +3,16 @@
 import sys
 
 from headrace.spark.session import new_session
+from tests.spark.conftest import QUICK
 
 
 def main(endpoint: str, key: str, checkpoint: str) -> None:
     """Copy what there is."""
-    spark = new_session("copies", master="local[2]", memory="1g")
+    spark = new_session("copies", master="local[2]", memory="1g", conf=QUICK)
     options = {"endpoint": endpoint, "key": key}
     orders = (
         spark.readStream.format("headrace")
-        .options(
-            **options, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="1000", reader="copier"
-        )
+        .options(**options, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="250", reader="copier")
         .load()
     )
     query = (
