@@ -11,6 +11,7 @@ class _NoPandas(MetaPathFinder):
     """pyarrow loads pandas at its first array, wherever it is installed: 0.3 s and 37 MiB for nothing."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Refuse pandas, leave the rest to the others."""
         if fullname == "pandas":
             raise ModuleNotFoundError("the feed does without pandas", name=fullname)
 
