@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.spark.pipeline.settings import Settings
 
 DEFAULT_LAKE = Path("headrace-lake")
-RETRY_S = 60.0
 _PYTHON_ERROR = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Loss): (.+)$", re.MULTILINE)
 
 
@@ -47,14 +46,16 @@ def spark_settings(target: Target, lake: Path) -> "Settings":
 
 @contextmanager
 def spark_session(name: str, master: str, memory: str, conf: Sequence[str] | None) -> "Iterator[SparkSession]":
-    """A session that ends with the command; what Spark and the feed refuse becomes a Failure."""
+    """A session that ends with the command, unless it was there before; what Spark and the feed refuse is a Failure."""
     from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     from headrace.feed.client import FeedError
     from headrace.spark.session import new_session
 
     settings = dict(item.partition("=")[::2] for item in conf or ())
     logging.getLogger("SQLQueryContextLogger").disabled = True
+    before = SparkSession.getActiveSession()
     session = new_session(name, master=master, memory=memory, conf=settings)
     try:
         yield session
@@ -63,7 +64,8 @@ def spark_session(name: str, master: str, memory: str, conf: Sequence[str] | Non
     except PySparkException as error:
         raise Failure(cause(str(error))) from error
     finally:
-        session.stop()
+        if before is None:
+            session.stop()
 
 
 def refusal(code: str, detail: str) -> Failure:
