@@ -244,10 +244,13 @@ def _offset(client: Any, text: str, option: str) -> int:
 
 @contextmanager
 def _session(master: str, memory: str, conf: Sequence[str] | None) -> "Iterator[SparkSession]":
+    from headrace.spark.pipeline.settings import SESSION
     from headrace.spark.session import new_session
 
-    settings = dict(item.partition("=")[::2] for item in conf or ())
-    session = new_session("headrace pipeline", master=master, memory=memory, conf=settings)
+    given = dict(item.partition("=")[::2] for item in conf or ())
+    session = new_session("headrace pipeline", master=master, memory=memory, conf={**SESSION, **given})
+    if not master.startswith("sc://"):
+        session.sparkContext.setLogLevel(given.get("spark.log.level", "OFF"))
     try:
         yield session
     finally:

@@ -30,6 +30,7 @@ def register(spark: "SparkSession") -> None:
 def start_query(spark: "SparkSession", table: PipelineTable, settings: Settings, *, once: bool) -> "StreamingQuery":
     """Start filling the table from where its checkpoint is; `once` ends when it has caught up."""
     checkpoint = Layout(settings.lake).checkpoint(table.name)
+    _own_pool(spark, table.name)
     writer = (
         table.rows(followed(spark, table, settings), settings)
         .writeStream.queryName(table.name)
@@ -73,6 +74,7 @@ def start_handlers(
 ) -> "StreamingQuery":
     """Start running handlers over the envelopes, from the oldest message kept or where they were."""
     options = {**settings.connection(), **SOURCE, **_pace(HANDLERS, settings), "startingOffsets": "earliest"}
+    _own_pool(spark, HANDLERS)
     writer = (
         handled(spark.readStream.format("headrace").options(**options).load(), settings, handlers)
         .writeStream.queryName(HANDLERS)
@@ -97,6 +99,12 @@ def _pace(name: str, settings: Settings) -> dict[str, str]:
         "maxOffsetsPerTrigger": str(settings.offsets_max),
         "failOnDataLoss": str(not settings.lossy).lower(),
     }
+
+
+def _own_pool(spark: "SparkSession", name: str) -> None:
+    """Have the query that this thread starts next share the cores fairly with the others; Connect has no such thing."""
+    if hasattr(spark, "sparkContext") and not type(spark).__module__.startswith("pyspark.sql.connect"):
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
 
 
 def _replacing(table: PipelineTable, settings: Settings, checkpoint: Path) -> "Callable[[DataFrame, int], None]":

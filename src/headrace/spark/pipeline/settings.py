@@ -1,11 +1,21 @@
 """What a pipeline is told: where the broker is, where the lake is, how often to write."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.feed.client import DEFAULT_ENDPOINT, FeedClient
 
 READER_PREFIX = "pipeline:"
+SESSION: Mapping[str, str] = {
+    "spark.python.authenticate.socketTimeout": "120s",
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+"""Spark settings that suit many small queries in one session: no query waits behind another's tasks, and none runs
+without news. A cluster that is to share the work of the aggregates wants more shuffle partitions from the beginning:
+a checkpoint keeps the number it was made with."""
 
 
 @dataclass(frozen=True, kw_only=True)
