@@ -1,9 +1,11 @@
 """The feed process, put together: opened by the broker, which it does not outlive."""
 
+import json
 import logging
 import os
 import socket
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -65,6 +67,23 @@ class Process:
         return True
 
 
+class _JsonLines(logging.Formatter):
+    """One JSON object a line, like those of the broker, whose standard error this process shares."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+            "session": "-",
+            "cause": getattr(record, "cause", None),
+            "exception": self.formatException(record.exc_info) if record.exc_info else None,
+        }
+        return json.dumps({name: value for name, value in line.items() if value is not None})
+
+
 def _tls(opening: Open) -> Tls | None:
     if not opening.cert:
         return None
@@ -77,7 +96,9 @@ def run(channel: int) -> NoReturn:
 
     `channel` is the descriptor of the socket shared with it.
     """
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     code = Process(Link(socket.socket(fileno=channel))).run()
     logging.shutdown()
     os._exit(code)
