@@ -49,10 +49,11 @@ def spark_home(cache: Path) -> Path:
 
 
 @contextlib.contextmanager
-def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> Iterator[None]:
+def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str, log: Path | None = None) -> Iterator[None]:
     """A new JVM that the first session made inside this context connects to.
 
-    Raises SparkUnavailable when it does not come up.
+    What it and its workers print is appended to `log`, or goes where our own errors go. Raises SparkUnavailable when
+    it does not come up.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM looks for data sources with it
     with tempfile.TemporaryDirectory(prefix="headrace-spark-") as scratch:
@@ -65,10 +66,16 @@ def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> Ite
         }
         if conf.get("spark.master", "").startswith("local"):
             environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-        process = subprocess.Popen(
-            command(java, home, conf, memory), env=environ, stdin=subprocess.PIPE, start_new_session=True
-        )
-        port, secret = _connection(process, information)
+        with log.open("ab") if log is not None else contextlib.nullcontext() as output:
+            process = subprocess.Popen(
+                command(java, home, conf, memory),
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        port, secret = _connection(process, information, str(log) if log is not None else "its output above")
     ours = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret, "SPARK_HOME": str(home)}
     os.environ.update(ours)
     try:
@@ -137,12 +144,12 @@ def _adopt(java: Java, archive: Path) -> None:
                 draft.unlink()
 
 
-def _connection(process: "subprocess.Popen[bytes]", information: Path) -> tuple[int, str]:
+def _connection(process: "subprocess.Popen[bytes]", information: Path, see: str) -> tuple[int, str]:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not information.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            raise SparkUnavailable(f"the JVM ended with {process.wait()} before Spark was up; see its output above")
+            raise SparkUnavailable(f"the JVM ended with {process.wait()} before Spark was up; see {see}")
         time.sleep(_POLL_S)
     data = information.read_bytes()
     port, size = struct.unpack_from(">ii", data)

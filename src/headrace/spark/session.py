@@ -5,6 +5,7 @@ Knows settings, not tables. `docs/spark.md` says what each default is for.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.spark.java import SparkUnavailable, cache_dir, find_java
@@ -32,13 +33,18 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def new_session(
-    name: str, *, master: str = "local[*]", memory: str = MEMORY, conf: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str = "local[*]",
+    memory: str = MEMORY,
+    conf: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> "SparkSession":
     """A session of this name at `master`: `local[N]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
 
     `memory` is the driver's heap; the executors of a cluster have `spark.executor.memory`, and are given the headrace
-    of this process. A session that is already active in this process is handed back with `conf` applied to it. Raises
-    SparkUnavailable with what to install.
+    of this process. What a new JVM and its workers print goes to `log`. A session that is already active in this
+    process is handed back with `conf` applied to it. Raises SparkUnavailable with what to install.
     """
     try:
         from pyspark.sql import SparkSession
@@ -54,7 +60,7 @@ def new_session(
     if not java.bundled or "SPARK_HOME" in os.environ:
         os.environ["JAVA_HOME"] = str(java.home)
         return ship(builder.config("spark.driver.memory", memory).getOrCreate())
-    with gateway(java, spark_home(cache_dir()), settings, memory):
+    with gateway(java, spark_home(cache_dir()), settings, memory, log):
         return ship(builder.getOrCreate())
 
 

@@ -64,6 +64,17 @@ def test_spark_home_has_everything_but_the_zip(tmp_path: Path) -> None:
 
 def test_a_jvm_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "START_TIMEOUT_S", 20.0)
-    with pytest.raises(SparkUnavailable, match="ended with 3"), gateway(a_java(tmp_path, "exit 3"), tmp_path, {}, "1g"):
+    with (
+        pytest.raises(SparkUnavailable, match="ended with 3 before Spark was up; see its output above"),
+        gateway(a_java(tmp_path, "exit 3"), tmp_path, {}, "1g"),
+    ):
         pass
     assert "PYSPARK_GATEWAY_PORT" not in os.environ
+
+
+def test_what_the_jvm_says_can_be_kept(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    java = a_java(tmp_path, "echo no memory; exit 3")
+    with pytest.raises(SparkUnavailable, match=str(log)), gateway(java, tmp_path, {}, "1g", log):
+        pass
+    assert "no memory" in log.read_text()
