@@ -12,7 +12,7 @@ EVERY_DOOR = 'SELECT protocol, count(*), max("offset") FROM messages GROUP BY AL
 def query_topic(endpoint: str, key: str, topic: str, sql: str) -> list[tuple[object, ...]]:
     """The answer to a query over `messages`, which is read as it is needed and never held in memory as a whole."""
     client = flight.FlightClient(endpoint)
-    options = flight.FlightCallOptions(headers=[("authorization", f"Bearer {key}")])
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
     ticket = flight.Ticket(json.dumps({"topics": [topic]}).encode())
     connection = duckdb.connect()
     connection.register("messages", client.do_get(ticket, options).to_reader())

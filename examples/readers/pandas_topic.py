@@ -10,7 +10,7 @@ from pyarrow import flight
 def read_topic(endpoint: str, key: str, topic: str) -> pd.DataFrame:
     """Everything the topic holds now, a row a message."""
     client = flight.FlightClient(endpoint)
-    options = flight.FlightCallOptions(headers=[("authorization", f"Bearer {key}")])
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
     ticket = flight.Ticket(json.dumps({"topics": [topic]}).encode())
     return client.do_get(ticket, options).to_reader().read_pandas()
 

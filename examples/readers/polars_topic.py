@@ -10,7 +10,7 @@ from pyarrow import flight
 def read_topic(endpoint: str, key: str, topic: str) -> pl.DataFrame:
     """Everything the topic holds now, a row a message; only the columns named leave the broker's machine."""
     client = flight.FlightClient(endpoint)
-    options = flight.FlightCallOptions(headers=[("authorization", f"Bearer {key}")])
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
     ticket = flight.Ticket(json.dumps({"topics": [topic], "columns": ["offset", "timestamp", "value"]}).encode())
     frame = pl.from_arrow(client.do_get(ticket, options).to_reader().read_all())
     assert isinstance(frame, pl.DataFrame)
