@@ -107,7 +107,7 @@ def run(
     chosen = _tables(tables)
     settings = _settings(target, lake, form, every_s=every, lossy=lossy)
     loaded = _load(load, handlers)
-    with _stopped_by_signals() as stopping, _session(master, memory, conf) as spark:
+    with _session(master, memory, conf) as spark, _stopped_by_signals() as stopping:
         pipeline = Pipeline(spark, chosen, settings, handlers=loaded, once=once)
         _show(pipeline, stopping, Output(as_json=as_json))
 
@@ -259,7 +259,7 @@ def _session(master: str, memory: str, conf: Sequence[str] | None) -> "Iterator[
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Set when the user or the system wants the process to end."""
+    """Set when the user or the system wants the process to end. To be entered after Spark set its own handler."""
     stopping = threading.Event()
     before = {each: signal.signal(each, lambda *_: stopping.set()) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
