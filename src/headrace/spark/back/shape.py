@@ -11,8 +11,16 @@ ORIGIN_HEADERS = (
     "headrace-origin-topic", "headrace-origin-offset", "headrace-origin-subscription", "headrace-reason",
     "headrace-attempts",
 )  # fmt: skip
-OPTIONAL = {"key": "binary", "headers": "array<struct<key: string, value: binary>>", "message_id": "string"}
+OPTIONAL = {
+    "key": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+    "message_id": "string",
+    "protocol": "string",
+}
 """What a message may have besides its value, and the type it has where a table lacks it."""
+
+ENVELOPE = ("content-type", "application/grpcq")
+"""What says of a value that came in by another door than grpcq's that it is an envelope nevertheless."""
 
 
 def messages(rows: "DataFrame", topic: "Column", header: str, dropped: tuple[str, ...] = ()) -> "DataFrame":
@@ -28,12 +36,15 @@ def messages(rows: "DataFrame", topic: "Column", header: str, dropped: tuple[str
         lambda each: ~each["key"].isin(header, *dropped),
     )
     origin = f.struct(f.lit(header).alias("key"), f.col("offset").cast("string").cast("binary").alias("value"))
+    is_envelope = (given["protocol"] == "grpcq") & ~f.exists(own, lambda each: each["key"] == ENVELOPE[0])
+    said = f.struct(f.lit(ENVELOPE[0]).alias("key"), f.lit(ENVELOPE[1]).cast("binary").alias("value"))
+    kind = f.when(is_envelope, f.array(said)).otherwise(f.array().cast(OPTIONAL["headers"]))
     return rows.select(
         "offset",
         topic.alias("topic"),
         _bytes(rows, "value", f.col("value")).alias("value"),
         _bytes(rows, "key", given["key"]).alias("key"),
-        f.concat(own, f.array(origin)).alias("headers"),
+        f.concat(own, kind, f.array(origin)).alias("headers"),
         given["message_id"].cast("string").alias("message_id"),
     )
 
