@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Buffer, Column, Protocol, padded
 from headrace.model.errors import BrokerError, Code
@@ -74,8 +73,7 @@ def encode_rows(rows: pa.RecordBatch, topic: str | None, allow: Callable[[str], 
     if not rows.num_rows:
         return
     if rows.column("value").null_count:
-        place = pc.index(rows.column("value").is_null(), True).as_py()
-        raise BrokerError(Code.INVALID, f"value is null in row {place}: a message has a value")
+        raise BrokerError(Code.INVALID, f"value is null in row {_first_null(rows, 'value')}: a message has a value")
     names, groups = _topics(rows, topic)
     for name in names:
         allow(name)
@@ -138,7 +136,7 @@ def _topics(rows: pa.RecordBatch, topic: str | None) -> tuple[list[str], npt.NDA
         column = column.cast(pa.string())
         if column.null_count < rows.num_rows:
             if column.null_count and topic is None:
-                place = pc.index(column.is_null(), True).as_py()
+                place = _first_null(rows, "topic")
                 raise BrokerError(Code.INVALID, f"topic is null in row {place}, and there is no other to fall back on")
             found = (column.fill_null(topic) if column.null_count else column).dictionary_encode()
             names: list[Any] = found.dictionary.to_pylist()
@@ -155,10 +153,14 @@ def _letters(rows: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
     column = rows.column("redriven_from")
     if column.null_count == rows.num_rows:
         return None
-    if (pc.min(column).as_py() or 0) < 0:
-        raise BrokerError(Code.INVALID, "redriven_from is negative: it is the offset of a dead letter")
     found: npt.NDArray[np.int64] = column.cast(pa.int64()).fill_null(-1).to_numpy()
+    if np.count_nonzero(found < 0) > column.null_count:
+        raise BrokerError(Code.INVALID, "redriven_from is negative: it is the offset of a dead letter")
     return found
+
+
+def _first_null(rows: pa.RecordBatch, name: str) -> int:
+    return int(rows.column(name).is_null().to_numpy(zero_copy_only=False).argmax())
 
 
 def _columns(rows: pa.RecordBatch) -> dict[Column, Cells]:
@@ -186,12 +188,14 @@ def _cells(column: "pa.Array[Any]") -> Cells:
 
 def _header_cells(column: Any) -> Cells:
     """The headers of each row as one cell: u16 key size, key, u32 value size, value, repeated."""
-    counts = pc.list_value_length(column).fill_null(0).to_numpy()
+    import pyarrow.compute as pc  # takes long to load: with the first rows is early enough
+
+    counts = column.value_lengths().fill_null(0).to_numpy()
     flat = column.flatten()
     if flat.null_count:
         raise BrokerError(Code.INVALID, "a header is null")
-    keys = pc.struct_field(flat, "key").cast(pa.binary())
-    values = pc.struct_field(flat, "value").cast(pa.binary()).fill_null(b"")
+    keys = flat.field("key").cast(pa.binary())
+    values = flat.field("value").cast(pa.binary()).fill_null(b"")
     if keys.null_count:
         raise BrokerError(Code.INVALID, "the key of a header is null")
     key_sizes = pc.binary_length(keys).to_numpy()

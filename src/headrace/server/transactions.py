@@ -141,7 +141,7 @@ class Transactions:
                 await self._check_letters(letters, Identity(request.owner, subscribe=Scope(request.subscribe)))
             if plan.chunks > 1:
                 await self._promise(plan)
-            skipped = await self._write(plan)
+            skipped = await self._write_first(plan)
         return Outcome(False, plan.rows - skipped, skipped)
 
     async def _promise(self, plan: Plan) -> None:
@@ -152,6 +152,15 @@ class Transactions:
             await _on_disk(self._staging.unpromise, plan)
             raise
         self._promised.setdefault(plan.key, []).append(plan)
+
+    async def _write_first(self, plan: Plan) -> int:
+        """Write a transaction that was just decided; should that fail, say that it will be finished all the same."""
+        try:
+            return await self._write(plan)
+        except BrokerError as error:
+            if plan.chunks > 1:
+                raise BrokerError(error.code, f"{error.detail}; it is decided, commit again to wait for it") from error
+            raise
 
     async def _finish_alone(self, key: WriterKey) -> None:
         async with self._lock(key):
