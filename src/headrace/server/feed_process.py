@@ -43,7 +43,6 @@ class FeedProcess:
         self._opening: Open | None = None
         self._talking: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._stopping = False
 
     @property
     def pid(self) -> int | None:
@@ -70,13 +69,12 @@ class FeedProcess:
 
     async def stop(self, timeout_s: float) -> None:
         """Let requests under way be answered, then end the process."""
-        self._stopping = True
-        if self._channel is not None:
-            await self._channel.drain(timeout_s)
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
+        if self._channel is not None:
+            await self._channel.drain(timeout_s)
         self._child.end.close()
         await self._reap()
 
@@ -100,10 +98,8 @@ class FeedProcess:
         pause_s, began = 0.0, loop.time()
         while True:
             if self._talking is not None:
-                await self._talking
+                await asyncio.wait({self._talking})
             code = await self._reap()
-            if self._stopping:
-                return
             steady = loop.time() - began > STEADY_S
             pause_s = BACKOFF_S if steady or not pause_s else min(2 * pause_s, BACKOFF_S_MAX)
             log.error("feed.died", extra={"code": code, "again_in_s": pause_s})
@@ -114,6 +110,7 @@ class FeedProcess:
                 await self._begin(answer)
             except (OSError, FeedFailed) as error:
                 log.error("feed.failed", extra={"cause": str(error)})
+                self._child.process.kill()
 
     async def _reap(self) -> int:
         """Wait for the process to end, not for ever; its exit code."""

@@ -23,7 +23,7 @@ from headrace.feed.places import (
 from headrace.log.disk import Disk, File, write_atomically
 from headrace.log.format import TEMPORARY_SUFFIX, crc32
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Batch
-from headrace.model.errors import BrokerError, Code
+from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.marks import marked_offsets
 from headrace.model.names import REDRIVEN_TOPIC
 from headrace.model.parts import RECORD_HEADER_SIZE
@@ -103,11 +103,15 @@ class Staging:
         self._record_bytes = record_bytes
 
     def prepare(self) -> list[Plan]:
-        """Make the directory, and read the manifests of transactions that are to be finished."""
+        """Make the directory, and read the manifests of transactions that are to be finished.
+
+        Raises StorageError for a manifest that makes no sense.
+        """
         self._disk.make_directory(self._directory)
         self._disk.sync_directory(self._directory.parent)
-        names = [name for name in self._disk.list(self._directory) if name.endswith(MANIFEST_SUFFIX)]
-        return [msgspec.json.decode(self._content(name), type=Plan) for name in sorted(names)]
+        names = sorted(self._disk.list(self._directory))
+        self.drop([name for name in names if name.endswith(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)])
+        return [self._manifest(name) for name in names if name.endswith(MANIFEST_SUFFIX)]
 
     def plan(self, owner: str, writer: str, batch: int, receipts: Sequence[Receipt]) -> tuple[Plan, Sequence[int]]:
         """The transaction of these staged files, all of them checked, and the dead letters it redrives.
@@ -210,9 +214,14 @@ class Staging:
             if crc != receipt.crc:
                 raise wrong
 
-    def _content(self, name: str) -> bytes:
+    def _manifest(self, name: str) -> Plan:
         with contextlib.closing(self._disk.open(self._directory / name)) as file:
-            return file.pread(file.size(), 0)
+            content = file.pread(file.size(), 0)
+        try:
+            return msgspec.json.decode(content, type=Plan)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            where = self._directory / name
+            raise StorageError(f"{where} is damaged ({error}); without it a transaction stays unfinished") from error
 
     def _range(self, name: str, start: int, end: int) -> bytes:
         with contextlib.closing(self._disk.open(self._directory / name)) as file:

@@ -63,7 +63,7 @@ class Transactions:
     def recover(self) -> None:
         """Find out what the last process promised; `tend` finishes it, as does the next commit of the same writer.
 
-        Raises OSError when the staging directory cannot be read.
+        Raises OSError when the staging directory cannot be read, StorageError when a manifest makes no sense.
         """
         for plan in self._staging.prepare():
             self._promised.setdefault(plan.key, []).append(plan)
@@ -237,7 +237,7 @@ class Transactions:
     def _needed(self) -> frozenset[str]:
         """The staged files that must not be cleared away."""
         promised = (file.name for plans in self._promised.values() for plan in plans for file in plan.files)
-        return frozenset(promised) | (+self._underway).keys()
+        return frozenset(promised) | self._underway.keys()
 
     @contextlib.asynccontextmanager
     async def _kept(self, receipts: Sequence[Receipt]) -> AsyncIterator[None]:
@@ -247,7 +247,7 @@ class Transactions:
         try:
             yield
         finally:
-            self._underway.subtract(names)
+            self._underway = self._underway - Counter(names)
 
     def _lock(self, key: WriterKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())

@@ -14,7 +14,7 @@ import pytest
 from headrace.broker.deadletters import ORIGIN_TOPIC
 from headrace.log import OsDisk
 from headrace.model.batch import Batch, Protocol, build_batch
-from headrace.model.errors import BrokerError, Code
+from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.events import Event
 from headrace.server.node import Node
 from headrace.server.transactions import Outcome
@@ -320,3 +320,14 @@ async def test_only_ones_own_dead_letters_can_be_marked(tmp_path: Path) -> None:
         assert await here.marks.among({orders, billing}) == set()
         await here.commit(0, here.stage(0, copies([orders])), subscribe="orders*")
         assert await here.marks.among({orders, billing}) == {orders}
+
+
+async def test_a_manifest_that_makes_no_sense_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "x.manifest.tmp").write_text("half")
+    async with broker(tmp_path):
+        assert list((tmp_path / "staging").iterdir()) == []
+    (tmp_path / "staging" / "x.manifest").write_text("half")
+    with pytest.raises(StorageError, match=r"x\.manifest is damaged"):
+        async with broker(tmp_path):
+            pass
