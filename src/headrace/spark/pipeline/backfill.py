@@ -5,9 +5,11 @@ ran is filled under the lock that keeps queries from starting. Rows of append ta
 the table has are left out. Rows of upsert tables replace themselves. So a range can be filled any number of times.
 """
 
+import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 pc: Any = pyarrow.compute
 ROWS_PER_TASK = 2_000_000
+NICENESS = 10
+"""A backfill is in no hurry: its threads let a broker on the same machine go first."""
 _STAGED = "path string, partition string, name string, rows long, bytes long, newest_us long"
 
 
@@ -97,12 +101,16 @@ class _Copy:
     folder: Path
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            indices: list[Any] = batch.column(0).to_pylist()
-            for index in indices:
-                files = stage(self._rows(self.parts[index]), self.spec, self.folder)
-                if files:
-                    yield pa.RecordBatch.from_pylist([file._asdict() for file in files])
+        with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,)) as patient:
+            for batch in batches:
+                indices: list[Any] = batch.column(0).to_pylist()
+                for index in indices:
+                    files = patient.submit(self._staged, self.parts[index]).result()
+                    if files:
+                        yield pa.RecordBatch.from_pylist([file._asdict() for file in files])
+
+    def _staged(self, part: Part) -> list[StagedFile]:
+        return stage(self._rows(part), self.spec, self.folder)
 
     def _rows(self, part: Part) -> Iterator[pa.RecordBatch]:
         present = self._present(part)
