@@ -7,10 +7,12 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.feed.messages import (
     FromBroker,
+    FromFeed,
     Keys,
     Lines,
     Listening,
@@ -24,9 +26,16 @@ from headrace.feed.messages import (
 
 def messages(channel: socket.socket) -> Iterator[FromBroker]:
     lines = Lines()
-    while data := channel.recv(1 << 16):
-        for line in lines.receive(data):
-            yield from_broker(line)
+    with suppress(ConnectionError):
+        while data := channel.recv(1 << 16):
+            for line in lines.receive(data):
+                yield from_broker(line)
+
+
+def say(channel: socket.socket, message: FromFeed) -> None:
+    """Say it, if the broker has not hung up already."""
+    with suppress(ConnectionError):
+        channel.sendall(encode(message))
 
 
 def main() -> None:
@@ -38,17 +47,17 @@ def main() -> None:
             case Open():
                 notes = Path(message.log).parent
                 if (notes / "fail").exists():
-                    channel.sendall(encode(Listening(failure="told to fail")))
+                    say(channel, Listening(failure="told to fail"))
                     return
                 with (notes / "opened").open("a") as file:
                     file.write(f"{os.getpid()} {message.port} {len(message.api_keys)}\n")
                 if (notes / "nonsense").exists():
                     (notes / "nonsense").unlink()
                     channel.sendall(b"this is not JSON\n")
-                channel.sendall(encode(Listening(port=message.port or 4711)))
-                channel.sendall(encode(Subscriptions(id=1)))
-                channel.sendall(encode(Report(id=2, owner="ann", reader="lake", topics=("a",), offset=0)))
-                channel.sendall(encode(Report(id=3, owner="ann", reader="lake", topics=None, offset=10**9)))
+                say(channel, Listening(port=message.port or 4711))
+                say(channel, Subscriptions(id=1))
+                say(channel, Report(id=2, owner="ann", reader="lake", topics=("a",), offset=0))
+                say(channel, Report(id=3, owner="ann", reader="lake", topics=None, offset=10**9))
             case Keys():
                 (notes / "keys").write_text(f"{len(message.api_keys)}")
             case reply:
