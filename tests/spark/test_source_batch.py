@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
 from headrace.feed.client import FeedClient
+from headrace.server.dev_certificate import dev_certificate
 from tests.harness.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -193,3 +196,18 @@ def test_errors_say_what_is_wrong(read: Read, options: dict[str, str], said: str
     with pytest.raises(PySparkException) as caught:
         read(**options).load().count()
     assert said in str(caught.value)
+
+
+def test_a_broker_with_tls(spark: "SparkSession", tmp_path: Path) -> None:
+    cert, key = dev_certificate(tmp_path, now=datetime.now(UTC))
+    broker = Lakeside(tmp_path / "data", TLS__CERT=str(cert), TLS__KEY=str(key))
+    broker.start()
+    try:
+        assert broker.endpoint.startswith("grpc+tls://")
+        connection = {"endpoint": broker.endpoint, "key": broker.key, "tlsRoots": str(cert)}
+        rows = spark.createDataFrame([(value,) for value in ORDERS], "value binary")
+        rows.write.format("headrace").options(**connection, topic="orders").mode("append").save()
+        orders = spark.read.format("headrace").options(**connection, subscribe="orders").load()
+        assert sorted(values(orders)) == sorted(ORDERS)
+    finally:
+        broker.close()
