@@ -74,15 +74,17 @@ def lives(log: Log, known: Iterable[Life] = ()) -> list[Life]:
     return [*seen, *names.values()]
 
 
-def keep_accounts(log: Log, run: Run, lived: Sequence[Life], lost: Sequence[Run]) -> Accounts:
-    """The account of every subscription for the messages in the run."""
+def keep_accounts(log: Log, run: Run, lived: Sequence[Life], lost: Sequence[Run], *, letters: bool = True) -> Accounts:
+    """The account of every subscription for the messages in the run; `letters` says whether there are dead letters."""
     rows = [(life.subscription, life.topic, life.begin, life.end, life.frontier) for life in lived]
     kinds = "subscription_id long, topic string, begin long, end long, frontier long"
     concerned = _concerned(log, run, log.spark.createDataFrame(rows, kinds))
     touched = _touched(log, run, lost)
     compared = _compared(concerned, touched)
     accounts, differing = _summed(compared, lived)
-    suspects = [_dead_letters(log, run, lost)]
+    suspects = []
+    if letters or any(account.dead for account in accounts):
+        suspects.append(_dead_letters(log, run, lost))
     if differing:
         suspects.append(_one_by_one(concerned, touched, compared.where("differs").select(*_KEYS)))
     faults: dict[Fault, int] = {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.feed.client import FeedClient
+from headrace.model.names import is_dead_topic
 from headrace.spark.ledger.accounts import Accounts, keep_accounts, lives
 from headrace.spark.ledger.log import Log, lost
 from headrace.spark.ledger.offsets import Run, clipped, place
@@ -79,11 +80,12 @@ def balance(
     last = None if end is None else place(end, client.offset_at)
     run = clipped(first, last, earliest=span.earliest, latest=span.latest)
     log = Log(spark=spark, options=options, span=Run(span.earliest, span.latest))
+    letters = any(is_dead_topic(each.topic) for each in client.topics())
     gone = lost(log, run)
     return Ledger(
         run=run,
         lost=gone,
-        accounts=keep_accounts(log, run, lives(log, known), gone),
+        accounts=keep_accounts(log, run, lives(log, known), gone, letters=letters),
         tables=[check_table(log, lake, name, run, gone) for name in TABLES] if lake is not None else [],
     )
 
