@@ -39,6 +39,14 @@ async def bury(broker: Lakeside, *topics: str) -> None:
             await queue.nack([delivery.receipt for delivery in taken], f"no {topic} today", dead=True)
 
 
+async def payloads(broker: Lakeside, topic: str) -> list[bytes]:
+    """What a grpcq worker gets from a topic."""
+    async with GrpcqClient(broker.served.endpoints["grpc"], broker.key) as queue:
+        taken = await queue.consume(topic, LETTERS, wait_s=10)
+        await queue.ack([delivery.receipt for delivery in taken])
+        return [Message.FromString(delivery.message).payload for delivery in taken]
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lakeside]:
     broker = Lakeside(tmp_path_factory.mktemp("broker"))
@@ -97,8 +105,9 @@ def test_letters_go_back_once_whoever_sends_them(
     for letter, copy in zip(letters, copies, strict=True):
         assert (copy.key, copy.value, copy.message_id) == (letter.key, letter.value, letter.message_id)
         own = [header for header in letter.headers if not header.key.startswith("headrace-")]
-        assert copy.headers[:-1] == own
+        assert copy.headers[:-1] == [*own, ("content-type", b"application/grpcq")]
         assert (copy.headers[-1].key, int(copy.headers[-1].value)) == ("headrace-redriven-from", letter.offset)
+    assert asyncio.run(payloads(broker, "orders")) == [b"%d" % number for number in range(LETTERS // 2)]
     assert redrive(broker, "--json") == 0
     assert json.loads(capsys.readouterr().out)["redriven"] == LETTERS // 2
     assert redrive(broker, "--lake", str(lake), "--to", "elsewhere", "--json") == 0
