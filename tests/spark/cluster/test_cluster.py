@@ -87,7 +87,7 @@ def test_the_pipeline_runs_on_the_cluster(cluster: Cluster, orders: Lakeside, pa
         *("--data-dir", str(orders.data_dir)),
         *(word for name, value in CONF.items() for word in ("--conf", f"{name.replace('_', '.')}={value}")),
     ]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-6000:]
     states = {row["table"]: row["state"] for row in map(json.loads, done.stdout.splitlines())}
     assert states == {"messages": "done", "traffic": "done"}

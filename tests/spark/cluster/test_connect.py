@@ -1,7 +1,8 @@
 """Spark Connect: a server in a process of its own, a client that has no JVM."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.harness.cluster import ConnectServer, bare_packages
 from tests.harness.lakeside import Lakeside
@@ -11,32 +12,35 @@ WHOLE = {"rows": ORDERS, "distinct": ORDERS}
 
 
 def test_a_server_that_has_headrace_finds_the_source_by_itself(orders: Lakeside, tmp_path: Path) -> None:
+    there = connection(orders)
     packages = bare_packages(tmp_path / "packages")
     for name in ("headrace", "pyspark_headrace.py"):
         (packages / name).symlink_to(ROOT / "src" / name)
-    assert _read_and_follow(orders, packages, tmp_path, found=True) == []
+    with serving(tmp_path, packages) as url, Driver(url, packages, tmp_path / "driver.log") as driver:
+        assert driver.ask("found")["found"] == [True]
+        assert driver.ask("read", options={**there, "subscribe": "orders"}) == {**WHOLE, "partitions": 1}
+        source = {**there, "subscribe": "orders", "startingOffsets": "earliest"}
+        sink = {**there, "topic": "copies", "checkpointLocation": str(tmp_path / "checkpoint")}
+        assert driver.ask("copy", source=source, sink=sink) == ORDERS
+        assert driver.ask("read", options={**there, "subscribe": "copies"}) == {**WHOLE, "partitions": 1}
 
 
 def test_a_server_without_headrace_is_sent_the_source(orders: Lakeside, packages: Path, tmp_path: Path) -> None:
-    assert _read_and_follow(orders, packages, tmp_path, found=False) == []
-
-
-def _read_and_follow(orders: Lakeside, packages: Path, folder: Path, *, found: bool) -> list[int]:
-    """Read a topic and copy it by a stream; returns the processes that are left of the server, once it has ended."""
     there = connection(orders)
-    copies = f"copies.{found}"
+    with serving(tmp_path, packages) as url, Driver(url, packages, tmp_path / "driver.log") as driver:
+        assert driver.ask("found")["found"] == [False]
+        driver.ask("add_artifacts", folder=str(tmp_path))
+        assert driver.ask("read", options={**there, "subscribe": "orders"}) == {**WHOLE, "partitions": 1}
+        driver.ask("write", options={**there, "topic": "numbers"}, rows=100)
+        assert driver.ask("read", options={**there, "subscribe": "numbers"})["distinct"] == 100
+
+
+@contextmanager
+def serving(folder: Path, packages: Path) -> Iterator[str]:
+    """A Spark Connect server; nothing of it is left afterwards."""
     server = ConnectServer(folder, packages)
     try:
-        with Driver(server.url, packages, folder / "driver.log") as driver:
-            assert driver.ask("found")["found"] == [found]
-            if not found:
-                driver.ask("add_artifacts", folder=str(folder))
-            read: dict[str, Any] = driver.ask("read", options={**there, "subscribe": "orders"})
-            assert read == {**WHOLE, "partitions": 1}
-            source = {**there, "subscribe": "orders", "startingOffsets": "earliest"}
-            sink = {**there, "topic": copies, "checkpointLocation": str(folder / "checkpoint")}
-            assert driver.ask("copy", source=source, sink=sink) == ORDERS
-            assert driver.ask("read", options={**there, "subscribe": copies}) == {**WHOLE, "partitions": 1}
+        yield server.url
     finally:
         server.close()
-    return list(server.processes())
+        assert server.processes() == {}
