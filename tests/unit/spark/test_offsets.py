@@ -98,19 +98,31 @@ def test_a_batch_waits_for_its_minimum_or_its_time() -> None:
     assert pace.ready(1, 160)
 
 
+def told(reports: Reports, offset: int, now_s: float) -> None:
+    reports.trying(now_s)
+    reports.heard(offset)
+
+
 def test_reports_are_few_and_the_last_is_not_forgotten() -> None:
     reports = Reports(5)
     assert reports.due(0, 0)
-    reports.told_now(0, 0)
+    told(reports, 0, 0)
     assert not reports.due(0, 100), "the broker knows"
     assert not reports.due(1, 4.9)
     assert reports.due(1, 4.9, last=True)
     assert reports.due(1, 5)
 
 
+def test_a_report_nobody_heard_is_made_again() -> None:
+    reports = Reports(5)
+    reports.trying(0)
+    assert not reports.due(7, 4.9)
+    assert reports.due(7, 5)
+
+
 def test_a_report_is_not_reported() -> None:
     reports = Reports(5, echo=2)
-    reports.told_now(10, 0)
+    told(reports, 10, 0)
     assert not reports.due(11, 100)
     assert not reports.due(12, 100, last=True)
     assert reports.due(13, 100)

@@ -1,7 +1,8 @@
 """Filters that Spark offers to a scan, as bounds on topics, offsets and times. Pure.
 
-A condition on `topic` or `offset` is taken over whole. One on `timestamp` only moves the beginning: times in the log
-follow the broker's clock, which may have been set back between two starts, so Spark looks at the rows again.
+A condition on `topic` or `offset` is taken over whole. One on `timestamp` narrows the range, and Spark looks at the
+rows again: times in the log follow the broker's clock, which may have been set back between two starts. Bounds leave
+room for as much as `CLOCK_SLACK_US`.
 """
 
 import re
@@ -16,17 +17,32 @@ from pyspark.sql.datasource import LessThanOrEqual as AtMost
 from headrace.spark.source.values import OFFSET_MAX
 
 TOPICS_MAX = 1000
+CLOCK_SLACK_US = 3_600_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Rows that can matter: of these topics (None: all), from `start` to `end`, not before `since_us`."""
+    """Rows that can matter: of these topics (None: all), from `start` to `end`, from `since_us` to `until_us`."""
 
     topics: frozenset[str] | None = None
     start: int = 0
     end: int = OFFSET_MAX
     since_us: int | None = None
+    until_us: int | None = None
+
+    def between(self, start: int, end: int, offset_at: Callable[[int], int]) -> tuple[int, int]:
+        """The part of a range that the bounds leave; `offset_at` finds the first offset at or after a time.
+
+        An offset so found has such a time, and the one before it has not. With room for the clock on both sides,
+        every row that is wanted lies in between.
+        """
+        start, end = max(start, self.start), min(end, self.end)
+        if self.since_us is not None and start < end:
+            start = max(start, offset_at(self.since_us - CLOCK_SLACK_US))
+        if self.until_us is not None and start < end:
+            end = min(end, offset_at(self.until_us + CLOCK_SLACK_US))
+        return start, max(start, end)
 
 
 def push(filters: Iterable[Filter]) -> tuple[Bounds, list[Filter]]:
@@ -91,13 +107,17 @@ def _by_offset(bounds: Bounds, each: Filter, value: Any) -> Narrowed:
 
 
 def _by_time(bounds: Bounds, each: Filter, value: Any) -> Narrowed:
-    if not isinstance(each, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
-        return bounds, False
     if not isinstance(value, datetime) or value.tzinfo is None:
         return bounds, False
     elapsed = value - _EPOCH
-    since_us = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
-    return replace(bounds, since_us=max(bounds.since_us or 0, since_us, 0)), False
+    time_us = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
+    if isinstance(each, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
+        since_us = time_us if bounds.since_us is None else max(bounds.since_us, time_us)
+        bounds = replace(bounds, since_us=since_us)
+    if isinstance(each, EqualTo | EqualNullSafe | LessThan | AtMost):
+        until_us = time_us + 1 if bounds.until_us is None else min(bounds.until_us, time_us + 1)
+        bounds = replace(bounds, until_us=until_us)
+    return bounds, False
 
 
 _NARROW: dict[tuple[str, ...], Callable[[Bounds, Filter, Any], Narrowed]] = {

@@ -143,17 +143,18 @@ class Reports:
     interval_s: float
     echo: int = 0
     told: int | None = None
-    told_s: float = 0.0
+    tried_s: float | None = None
 
     def due(self, offset: int, now_s: float, *, last: bool = False) -> bool:
         """Whether to tell this offset now; `last` when there will hardly be another occasion."""
-        if self.told is None:
-            return True
-        if 0 <= offset - self.told <= self.echo:
+        if self.told is not None and 0 <= offset - self.told <= self.echo:
             return False
-        return last or now_s - self.told_s >= self.interval_s
+        return last or self.tried_s is None or now_s - self.tried_s >= self.interval_s
 
-    def told_now(self, offset: int, now_s: float) -> None:
+    def trying(self, now_s: float) -> None:
+        """Note that the broker is being told."""
+        self.tried_s = now_s
+
+    def heard(self, offset: int) -> None:
         """Note that the broker knows."""
         self.told = offset
-        self.told_s = now_s

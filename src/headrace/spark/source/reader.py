@@ -88,9 +88,7 @@ class BatchReader(DataSourceReader):
         span = client.span()
         start = self._place("startingOffsets", options.starting, span, client)
         end = self._place("endingOffsets", options.ending, span, client)
-        start, end = max(start, bounds.start), min(end, bounds.end)
-        if bounds.since_us is not None and start < end:
-            start = max(start, client.offset_at(bounds.since_us))
+        start, end = bounds.between(start, end, client.offset_at)
         return (start, start) if options.topics == () else (start, end)
 
     def _place(self, name: str, position: Position, span: Span, client: FeedClient) -> int:

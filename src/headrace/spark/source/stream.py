@@ -223,10 +223,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._options.reader
         if reader is None or not self._reports.due(offset, now, last=last):
             return
-        self._reports.told_now(offset, now)
+        self._reports.trying(now)
         try:
             with self._options.connection.client(REPORT_RETRY_S) as client:
                 client.report(reader, self._topics(client), offset)
+            self._reports.heard(offset)
         except FeedError as error:
             logger.warning("spark.report reader=%s offset=%d: %s", reader, offset, error)
 
