@@ -157,7 +157,7 @@ def _pieces(parts: Parts, table: Numbers) -> _Pieces:
     event = np.repeat(np.arange(len(table)), counts)
     filled = ranges["count"] > 0
     ranges, event = ranges[filled], event[filled]
-    alone = np.setdiff1d(np.arange(len(table)), event, assume_unique=False)
+    alone = np.flatnonzero(np.bincount(event, minlength=len(table)) == 0)
     order = np.argsort(np.concatenate([event, alone]), kind="stable")
     none = np.zeros(len(alone), np.int64)
     return _Pieces(
