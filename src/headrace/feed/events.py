@@ -68,6 +68,7 @@ class EventColumns:
         self._births = births
         self._wants = wants
         self._needs_births = "latency_ms" in schema.names
+        self._needs_topics = "topic" in schema.names or wants is not None
 
     def slices(self, parts: Parts, skip: int = 0) -> Iterator[Slice]:
         """The rows of all events in the table but the first `skip`, in batches of no more than ROWS_MAX."""
@@ -96,7 +97,7 @@ class EventColumns:
         names, topics, topic_codes = self._named(table, event)
         births = np.full(len(rows), UNKNOWN, np.int64)
         unnamed = (topic_codes == UNKNOWN) & (message >= 0)
-        if self._needs_births or unnamed.any():
+        if self._needs_births or (self._needs_topics and unnamed.any()):
             births, codes = self._births_of(message)
             known = np.array([*range(len(topics), len(topics) + len(self._births.topics)), UNKNOWN])
             topic_codes = np.where(unnamed, known[codes], topic_codes)

@@ -6,7 +6,7 @@ Knows segments and offsets; a walk hands out the parts of records. Several threa
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ class Follower:
         self._reader = Reader(disk)
         self._segments: list[Followed] = []
         self._generation = -1
+        self._sealed_tallies: dict[str, TopicTally] | None = None
 
     def committed(self) -> Committed:
         """Which offsets there are now. Raises StorageError."""
@@ -63,13 +64,17 @@ class Follower:
 
     def topics(self) -> dict[str, TopicTally]:
         """What there is of each topic. Raises StorageError."""
-        found: dict[str, TopicTally] = {}
-        for followed in self.segments():
-            for name, tally in followed.tallies().items():
-                before = found.get(name)
-                messages = tally.messages + (before.messages if before else 0)
-                found[name] = TopicTally(before.first if before else tally.first, tally.end, messages)
-        return found
+        with self._lock:
+            segments = self.segments()
+            sealed = list(takewhile(lambda followed: followed.is_sealed, segments))
+            if self._sealed_tallies is None:
+                self._sealed_tallies = {}
+                for followed in sealed:
+                    _add_up(self._sealed_tallies, followed)
+            found = dict(self._sealed_tallies)
+            for followed in segments[len(sealed) :]:
+                _add_up(found, followed)
+            return found
 
     def segments(self) -> list[Followed]:
         """The segments in order, known as far as is committed. Raises StorageError."""
@@ -95,10 +100,7 @@ class Follower:
 
     def holding(self, offset: int) -> Followed | None:
         """The segment in which to look for an offset, else the first after it. Raises StorageError."""
-        with self._lock:
-            self._refresh()
-            number = bisect_right(self._segments, offset, key=lambda each: each.first) - 1
-            return self._segments[max(number, 0)] if self._segments else None
+        return self._holding(offset)[0]
 
     def walk(self, start: int, end: int, choice: Choice) -> Iterator[Parts | Gone]:
         """The chosen parts with offsets from `start` up to `end`, and what is gone of them, in order.
@@ -106,8 +108,7 @@ class Follower:
         Raises StorageError when the disk does not give them.
         """
         while start < end:
-            followed = self.holding(start)
-            generation = self._generation
+            followed, generation = self._holding(start)
             if followed is None or followed.first > start:
                 after = end if followed is None else min(followed.first, end)
                 yield Gone(start, after - start)
@@ -121,6 +122,13 @@ class Follower:
                 start = found.first + found.lost if isinstance(found, Gone) else found.next
             else:
                 start = limit
+
+    def _holding(self, offset: int) -> tuple[Followed | None, int]:
+        """The segment in which to look for an offset, and the generation it is of."""
+        with self._lock:
+            generation = self._refresh().generation
+            number = bisect_right(self._segments, offset, key=lambda each: each.first) - 1
+            return (self._segments[max(number, 0)] if self._segments else None), generation
 
     def _walk_segment(self, followed: Followed, start: int, limit: int, choice: Choice) -> Iterator[Parts | Gone]:
         try:
@@ -197,6 +205,7 @@ class Follower:
             except (OSError, BadHeader, NewerFormat) as error:
                 raise self._failure(error) from error
             self._generation = committed.generation
+            self._sealed_tallies = None
         raise self._failure(OSError("its files come and go too fast"))
 
     def _listed(self, committed: Committed) -> list[Followed]:
@@ -217,3 +226,11 @@ class Follower:
 
     def _failure(self, error: Exception) -> StorageError:
         return StorageError(f"cannot read the log in {self._directory}: {error}")
+
+
+def _add_up(tallies: dict[str, TopicTally], followed: Followed) -> None:
+    """Add what a segment holds of each topic to what the ones before it hold."""
+    for name, tally in followed.tallies().items():
+        before = tallies.get(name)
+        messages = tally.messages + (before.messages if before else 0)
+        tallies[name] = TopicTally(before.first if before else tally.first, tally.end, messages)
