@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,14 +17,20 @@ def numbers(pattern: str, text: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def out() -> str:
-    done = subprocess.run([sys.executable, "-m", "headrace", "demo"], capture_output=True, text=True, timeout=120)
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def out(place: Path) -> str:
+    command = [sys.executable, "-m", "headrace", "demo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr
     return done.stdout
 
 
-@pytest.mark.xdist_group("demo")
+@pytest.mark.xdist_group("spark")
 def test_the_demo_loses_nothing_and_says_so(out: str) -> None:
     assert "✗" not in out
     numbers("kill -9 with # publishes unanswered and # in flight", out)
@@ -39,7 +46,7 @@ def test_the_demo_loses_nothing_and_says_so(out: str) -> None:
     assert dead == 0, "it was redriven"
 
 
-@pytest.mark.xdist_group("demo")
+@pytest.mark.xdist_group("spark")
 def test_every_order_is_at_every_station_once(out: str) -> None:
     rows = [line.split("\t") for line in out.splitlines()]
     begin = next(place for place, row in enumerate(rows) if row[0] == "every order was") + 1
@@ -53,3 +60,17 @@ def test_every_order_is_at_every_station_once(out: str) -> None:
     assert life[-1] == "acked"
     assert "published over fujin · delivered over blipmq · acked over blipmq" in out
     assert "published over fujin · delivered over sspq · acked over sspq" in out
+
+
+@pytest.mark.xdist_group("spark")
+def test_the_tables_tell_the_same_story(out: str, place: Path) -> None:
+    messages, _, envelopes, quarantined, letters = numbers(
+        r"behind: # messages, # events, # envelopes, # quarantine, # dead_letters", out
+    )
+    sent = numbers("✓ # messages = ", out)[0]
+    assert messages >= sent - numbers(r"\+ # never stored", out)[0]
+    assert envelopes > 500
+    assert (quarantined, letters) == (1, 1)
+    assert numbers("2 tables against the log: # do not fit", out) == [0]
+    assert (place / "headrace-demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "data:image/png" in (place / "headrace-demo" / "demo.html").read_text()

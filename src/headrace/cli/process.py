@@ -28,8 +28,8 @@ class BrokerProcess:
         """`listen` names the listeners to open; `extra` is TOML appended to the configuration: other sections."""
         self._directory = directory
         self._config = directory / "headrace.toml"
-        doors = "".join(f'{name} = "{FREE_PORT if name in listen else ""}"\n' for name in LISTENERS)
-        self._config.write_text(f'data_dir = "{directory}/data"\n\n[listen]\n{doors}{extra}')
+        self._listen = {name: FREE_PORT if name in listen else "" for name in LISTENERS}
+        self._extra = extra
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self.ready_s = 0.0
@@ -51,6 +51,7 @@ class BrokerProcess:
         Raises Failure with the broker's own last words when it does not.
         """
         began = time.perf_counter()
+        self._configure()
         with (self._directory / LOG_FILE).open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "headrace", "serve", "--dev", "--config", str(self._config),
@@ -70,6 +71,14 @@ class BrokerProcess:
             raise Failure(f"the broker was not ready after {START_TIMEOUT_S} s: {self._last_words()}") from None
         self.ready_s = time.perf_counter() - began
         self._reading = asyncio.create_task(_drain(lines))
+
+    def keep_port(self, name: str) -> None:
+        """Have this listener at the same port when it is started again."""
+        self._listen[name] = self.target.endpoints[name].partition("://")[2]
+
+    def _configure(self) -> None:
+        doors = "".join(f'{name} = "{address}"\n' for name, address in self._listen.items())
+        self._config.write_text(f'data_dir = "{self._directory}/data"\n\n[listen]\n{doors}{self._extra}')
 
     async def kill(self) -> None:
         """End it at once, as a crash would (kill -9)."""

@@ -29,6 +29,7 @@ DESKS = 8
 VISIBILITY_S = 2.0
 ITEMS = ("teapot", "lamp", "atlas", "kite", "violin")
 BAD_ORDER = 7
+PARTNERS = "partners"
 
 
 class Shop:
@@ -120,6 +121,12 @@ class PaymentDesk:
             yield writer
         finally:
             self._writers.put_nowait(writer)
+
+
+async def send_nonsense(target: Target) -> None:
+    """A partner's message that claims to be a grpcq envelope and is none."""
+    async with connected(target) as client, await client.writer() as writer:
+        await writer.write(PARTNERS, b"\xffno order at all", headers=[("content-type", b"application/grpcq")])
 
 
 def _json(**fields: object) -> bytes:

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: orders through four doors, kill -9, restart, a dead letter, and the books."""
+"""The demo from beginning to end: orders through four doors, kill -9, restart, a dead letter, the books, the tables."""
 
 import asyncio
 import json
@@ -8,27 +8,34 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.cli.demo import picture
+from headrace.cli.demo.analysts import Analysts, Findings, until
 from headrace.cli.demo.books import LABELS, ORDERS, PAYMENTS, Books, Proof
 from headrace.cli.demo.readers import Dashboard, LabelPrinter
 from headrace.cli.demo.screen import Screen, screen_for, totals
-from headrace.cli.demo.shop import BAD_ORDER, PaymentDesk, Shop
+from headrace.cli.demo.shop import BAD_ORDER, PaymentDesk, Shop, send_nonsense
 from headrace.cli.demo.summary import conclude
 from headrace.cli.failure import Failure
 from headrace.cli.process import BrokerProcess
 from headrace.cli.render import duration, number
+from headrace.cli.spark_session import has_spark
 
 T = TypeVar("T")
 
 LISTEN = ("blipmq", "sspq", "fujin", "grpc", "http")
+FEED = "flight"
+PICTURES = Path("headrace-demo")
 FIRST_ACT_S = 4.0
 HURRY_S = 0.2
 MOMENTS = 500
 UNDER_WAY = 3
 SECOND_ACT_S = 3.0
-DRAIN_TIMEOUT_S = 20.0
+DRAIN_TIMEOUT_S = 60.0
+TABLES_TIMEOUT_S = 60.0
 LOOK_EVERY_S = 0.1
 SETTINGS = f"""
 [retry]
@@ -58,12 +65,15 @@ class Outcome:
     drained: bool
     dead_letter: dict[str, Any] | None
     lives: list[dict[str, Any]]
+    findings: Findings | None
+    pictures: list[Path]
 
     @property
     def kept(self) -> bool:
         """Whether every promise was kept and the story came to its end."""
         told = self.drained and self.same_subscription and self.dead_letter is not None
-        return told and self.proof.kept
+        proven = self.findings is None or (self.findings.ledger.balanced and len(self.findings.quarantined) == 1)
+        return told and proven and self.proof.kept
 
 
 def tell() -> bool:
@@ -85,7 +95,8 @@ class Story:
     """One run of the demo in a directory of its own."""
 
     def __init__(self, directory: Path, books: Books, screen: Screen) -> None:
-        self._broker = BrokerProcess(directory, SETTINGS, LISTEN)
+        self._analysts = Analysts(directory) if has_spark() else None
+        self._broker = BrokerProcess(directory, SETTINGS, LISTEN if self._analysts is None else (*LISTEN, FEED))
         self._books = books
         self._screen = screen
         self._shop = Shop(books)
@@ -100,12 +111,15 @@ class Story:
             return await self._acts()
         finally:
             watching.cancel()
+            if self._analysts is not None:
+                await asyncio.to_thread(self._analysts.close)
             await self._broker.kill()
 
     async def _acts(self) -> Outcome:
         await self._broker.start()
         start_s = self._broker.ready_s
         self._screen.say(f"broker ready after {duration(start_s)}, in an empty directory, with four doors open")
+        self._call_analysts()
         turns = await self._first_act()
         settled_at_kill = sum(ledger.settled for ledger in self._books.ledgers.values())
         before = self._dashboard.subscription
@@ -118,6 +132,7 @@ class Story:
         )
         letter, drained = await self._second_act()
         lives = await asyncio.to_thread(self._lives, letter) if letter is not None else []
+        findings, pictures = await asyncio.to_thread(self._third_act, turns[0])
         return Outcome(
             proof=self._books.proof(),
             start_s=start_s,
@@ -131,7 +146,18 @@ class Story:
             drained=drained,
             dead_letter=letter,
             lives=lives,
+            findings=findings,
+            pictures=pictures,
         )
+
+    def _call_analysts(self) -> None:
+        """Have the tables filled from now on, beside everything else."""
+        if self._analysts is None:
+            self._screen.say("no tables this time: Spark is not installed (pip install 'headrace[spark]')")
+            return
+        self._broker.keep_port(FEED)
+        self._analysts.start(self._broker.target)
+        self._screen.say("analysts start Spark beside it: seven tables, filled from the log as it grows")
 
     async def _first_act(self) -> list[dict[str, Any]]:
         """Traffic through every door, and kill -9 in the middle of it."""
@@ -189,9 +215,24 @@ class Story:
         self._screen.say(f"order {BAD_ORDER} failed {letter['attempts']} times, now a dead letter: {letter['reason']}")
         self._desk.bank_agrees = True
         self._books.orders.mark_redriven(BAD_ORDER)
-        await asyncio.to_thread(self._redrive, letter["offset"])
-        self._screen.say(f"a word with the bank, and order {BAD_ORDER} is redriven")
+        await asyncio.to_thread(self._redrive, letter)
+        how = "" if self._analysts is None else ", by a query over the table of dead letters"
+        self._screen.say(f"a word with the bank, and order {BAD_ORDER} is redriven{how}")
+        await send_nonsense(self._broker.target)
+        self._screen.say("a partner sends something over Fujin that claims to be an order, and is none")
         return letter
+
+    def _third_act(self, killed: dict[str, Any]) -> tuple[Findings | None, list[Path]]:
+        """The tables catch up, the ledger is balanced, a picture is drawn."""
+        analysts = self._analysts
+        if analysts is None:
+            return None, []
+        until(lambda: analysts.behind() == 0 and analysts.rows("quarantine") > 0, TABLES_TIMEOUT_S)
+        self._screen.say("the tables have caught up; Spark balances the books of log, subscriptions and tables")
+        findings = analysts.conclude(self._broker.target)
+        published, acked = analysts.ask(picture.traffic), analysts.ask(picture.latency)
+        moment = datetime.fromtimestamp(killed["timestamp_us"] / 1e6, UTC).replace(tzinfo=None)
+        return findings, picture.draw(published, acked, moment, findings.rows, PICTURES)
 
     @asynccontextmanager
     async def _traffic(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -250,11 +291,18 @@ class Story:
             found: list[dict[str, Any]] = api.get("/api/dead-letters", {"topic": ORDERS})["dead_letters"]
         return found
 
-    def _redrive(self, offset: int) -> None:
-        with self._broker.target.api() as api:
-            done = api.request("POST", "/api/dead-letters/redrive", {"offsets": [offset], "to": None})
-        if done["redriven"] != 1:
-            raise Failure(f"the dead letter at offset {offset} was not redriven")
+    def _redrive(self, letter: dict[str, Any]) -> None:
+        """Send it back: by a query over the table of dead letters, or without Spark by asking the broker."""
+        if self._analysts is not None:
+            analysts = self._analysts
+            until(lambda: analysts.rows("dead_letters", f"offset = {letter['offset']}") == 1, TABLES_TIMEOUT_S)
+            redriven = analysts.redrive(f"origin_topic = '{ORDERS}' AND reason = '{letter['reason']}'")
+        else:
+            with self._broker.target.api() as api:
+                body = {"offsets": [letter["offset"]], "to": None}
+                redriven = api.request("POST", "/api/dead-letters/redrive", body)["redriven"]
+        if redriven != 1:
+            raise Failure(f"the dead letter at offset {letter['offset']} was not redriven")
 
     def _lives(self, letter: dict[str, Any]) -> list[dict[str, Any]]:
         """The lives of the order that failed, of its redriven copy, and of the payment and label it led to."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.demo.books import LANES, ORDERS, Books
 from headrace.cli.demo.screen import COUNTS, TITLES, table
-from headrace.cli.output import Column, Output, console
+from headrace.cli.output import Column, Output, console, escaped
 from headrace.cli.render import duration, number
 from headrace.cli.timeline import life as told
 from headrace.cli.timeline import life_in_short as in_short
@@ -24,6 +24,7 @@ STATIONS = (
 )
 NEXT = (
     ("headrace serve --dev", "a broker of your own"),
+    ("headrace pipeline run · headrace ledger", "its tables in headrace-lake/, and their proof"),
     ("headrace consume greetings -p grpcq", "in a second terminal"),
     ("headrace publish greetings hello -p fujin", "in a third: in by one door, out by another"),
     ("headrace trace 0 · headrace doctor · headrace --help", "its life, your machine, what else"),
@@ -42,7 +43,7 @@ def conclude(outcome: "Outcome", books: Books) -> None:
             output.line("\t".join((lane.topic, lane.way_in, lane.way_out, *counts)))
         output.line("\t".join(column.heading for column in STATIONS))
     output.rows(STATIONS, stations(outcome))
-    output.document({}, [*verdict(outcome), "", *hard_life(outcome), "", *next_steps()])
+    output.document({}, [*verdict(outcome), *tables(outcome), "", *hard_life(outcome), "", *next_steps()])
     sys.stdout.flush()
 
 
@@ -79,6 +80,26 @@ def verdict(outcome: "Outcome") -> Iterator[str]:
         f"{_mark(outcome.same_subscription)} ready again {duration(outcome.recovery_s)} after the restart; "
         "everybody went on with the subscription they had"
     )
+
+
+def tables(outcome: "Outcome") -> Iterator[str]:
+    """What the lake holds, and whether it all adds up."""
+    found = outcome.findings
+    if found is None:
+        yield "[yellow]–[/] no tables: Spark is not installed (pip install 'headrace[spark]')"
+        return
+    rows = ", ".join(f"{number(count)} {name}" for name, count in found.rows.items())
+    yield f"{_mark(found.rows['messages'] > 0)} tables, [bold]{duration(found.freshness_s)} behind[/]: {rows}"
+    reasons = "; ".join(map(escaped, found.quarantined)) or "nothing"
+    yield f"{_mark(len(found.quarantined) == 1)} one bad record is in quarantine ({reasons}), the queries went on"
+    span, faults = found.ledger.run.size, found.ledger.faults
+    accounts = len(found.ledger.accounts.accounts)
+    yield (
+        f"{_mark(found.ledger.balanced)} ledger: {number(span)} offsets, {accounts} subscriptions, "
+        f"{len(found.ledger.tables)} tables against the log: [bold]{number(faults)} do not fit[/]"
+    )
+    if outcome.pictures:
+        yield f"{GOOD} traffic and latency are drawn in {' and '.join(map(str, outcome.pictures))}"
 
 
 def _reconciled(outcome: "Outcome") -> str:
