@@ -1,0 +1,46 @@
+"""A driver to be killed: every table of the pipeline, and a stream from one topic into another, in one session.
+
+Prints `running` once each query has finished a batch; `once` makes it catch up and end instead of going on.
+"""
+
+import sys
+import threading
+from pathlib import Path
+
+from headrace.spark.pipeline.run import Pipeline
+from headrace.spark.pipeline.settings import Settings
+from headrace.spark.pipeline.tables import chosen
+from headrace.spark.session import new_session
+
+CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "1"}
+
+
+def main(endpoint: str, key: str, lake: str, how: str) -> None:
+    """Run until killed, or once."""
+    once = how == "once"
+    spark = new_session("torture", master="local[2]", memory="1g", conf=CONF)
+    connection = {"endpoint": endpoint, "key": key}
+    source = {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "500", "reader": "copier"}
+    orders = spark.readStream.format("headrace").options(**connection, **source).load()
+    copies = (
+        orders.select("key", "value", "headers", "message_id")
+        .writeStream.format("headrace")
+        .options(**connection, topic="copies", checkpointLocation=str(Path(lake, "_copies")))
+    )
+    copying = copies.trigger(**({"availableNow": True} if once else {"processingTime": "0 seconds"})).start()
+    settings = Settings(lake=Path(lake), endpoint=endpoint, key=key, every_s=0.5, offsets_max=2000)
+    pipeline = Pipeline(spark, chosen(None), settings, once=once)
+    told = False
+    for _ in pipeline.run(threading.Event()):
+        queries = [copying, *(runner.query for runner in pipeline.runners)]
+        if not told and all(query is not None and query.lastProgress is not None for query in queries):
+            print("running", flush=True)  # noqa: T201 - the parent waits for it
+            told = True
+    copying.awaitTermination()
+    if (error := copying.exception()) is not None:
+        raise error
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
