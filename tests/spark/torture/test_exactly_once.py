@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ from tests.harness.lakeside import Lakeside
 KILLS = int(os.environ.get("HEADRACE_DRIVER_KILLS", "20"))
 SEED = int(os.environ.get("HEADRACE_SEED", "0")) or random.randrange(1, 1 << 31)
 START_TIMEOUT_S = 180.0
-RUN_S_MAX = 1.5
+BATCHES_MAX = 40
 BATCH = 20
 
 DRIVER = Path(__file__).with_name("driver.py")
@@ -45,6 +44,7 @@ class Customers:
         self._broker = broker
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._moved = threading.Condition()
         self._n = 0
 
     def __enter__(self) -> "Customers":
@@ -55,11 +55,21 @@ class Customers:
         self._stopping.set()
         self._thread.join()
 
+    def serve(self, batches: int) -> None:
+        """Return when so many more batches were published: a moment that nobody planned."""
+        with self._moved:
+            until = self._n + batches * BATCH
+            assert self._moved.wait_for(lambda: self._n >= until, START_TIMEOUT_S)
+
     async def _run(self) -> None:
         while not self._stopping.is_set():
             with suppress(Exception):
                 await self._shop()
-            await asyncio.sleep(0.05)
+            await self._pause(0.05)
+
+    async def _pause(self, seconds: float) -> None:
+        """Let Spark have the cores for a while."""
+        await asyncio.to_thread(self._stopping.wait, seconds)
 
     async def _shop(self) -> None:
         served = self._broker.served
@@ -70,13 +80,15 @@ class Customers:
             orders = await blipmq.subscribe("orders")
             while not self._stopping.is_set():
                 numbers = range(self._n, self._n + BATCH)
-                self._n += BATCH
+                with self._moved:
+                    self._n += BATCH
+                    self._moved.notify_all()
                 await asyncio.wait_for(blipmq.publish_many("orders", [b"order %d" % n for n in numbers]), 2.0)
                 await grpcq.publish("calls", [call(n) for n in numbers])
                 for _ in numbers:
                     delivery = await asyncio.wait_for(anext(orders), 2.0)
                     await delivery.ack()
-                await asyncio.sleep(0.02)
+                await self._pause(0.02)
 
 
 def call(number: int) -> Message:
@@ -141,14 +153,14 @@ def test_every_row_once_after_kills_of_everything(tmp_path: Path) -> None:
     broker, lake = Lakeside(tmp_path / "data"), tmp_path / "lake"
     broker.start()
     try:
-        with Customers(broker):
+        with Customers(broker) as customers:
             for number in range(KILLS):
                 with driven(broker, lake, "forever") as driver:
                     until_running(driver)
-                    time.sleep(chance.uniform(0, RUN_S_MAX))
+                    customers.serve(chance.randrange(BATCHES_MAX))
                     if number % 4 == 1:
                         kill_a_worker(driver, chance)
-                        time.sleep(chance.uniform(0, RUN_S_MAX))
+                        customers.serve(chance.randrange(BATCHES_MAX))
                     if number % 4 == 2:
                         broker.kill()
                         broker.start()

@@ -41,7 +41,7 @@ def say(channel: socket.socket, message: FromFeed) -> None:
 def main() -> None:
     """Serve until the broker hangs up; note what happened in files beside the log."""
     channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--channel") + 1]))
-    notes = Path()
+    notes: Path | None = None
     for message in messages(channel):
         match message:
             case Open():
@@ -59,11 +59,14 @@ def main() -> None:
                 say(channel, Report(id=2, owner="ann", reader="lake", topics=("a",), offset=0))
                 say(channel, Report(id=3, owner="ann", reader="lake", topics=None, offset=10**9))
             case Keys():
+                assert notes is not None
                 (notes / "keys").write_text(f"{len(message.api_keys)}")
             case reply:
+                assert notes is not None
                 with (notes / "replies").open("a") as file:
                     file.write(f"{reply.id} {reply.ok} {reply.code} {reply.detail}\n")
-    (notes / "hung-up").write_text("")
+    if notes is not None:
+        (notes / "hung-up").write_text("")
 
 
 main()
