@@ -106,6 +106,7 @@ def run(
 
     chosen = _tables(tables)
     settings = _settings(target, lake, form, every_s=every, lossy=lossy)
+    _must_answer(settings)
     loaded = _load(load, handlers)
     with _session(master, memory, conf) as spark, _stopped_by_signals() as stopping:
         pipeline = Pipeline(spark, chosen, settings, handlers=loaded, once=once)
@@ -147,6 +148,7 @@ def backfill(
 
     chosen = _tables(tables)
     settings = _settings(target, lake, form)
+    _must_answer(settings)
     client = settings.client()
     start = _offset(client, begin, "--from")
     stop = client.span().latest if end is None else _offset(client, end, "--to")
@@ -217,6 +219,18 @@ def _load(load: Any, modules: Sequence[str] | None) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     return load(modules)
+
+
+def _must_answer(settings: "Settings") -> None:
+    """Find out before Spark is started whether the feed is there and the key is good."""
+    from headrace.feed.client import FeedError
+
+    try:
+        settings.client().span()
+    except FeedError as error:
+        raise Failure(
+            f"the feed at {settings.endpoint} does not answer: {error.detail}", "Is the broker running?"
+        ) from None
 
 
 def _latest(settings: "Settings") -> int | None:

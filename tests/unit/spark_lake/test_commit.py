@@ -7,11 +7,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.spark.lake import delta, iceberg, parquet
+from headrace.spark.lake.commit import commit
 from headrace.spark.lake.compaction import compact
 from headrace.spark.lake.layout import FORMATS
 from headrace.spark.lake.stores import open_store
+from headrace.spark.lake.table import LakeError
 from tests.unit.spark_lake.doomed import append, compacted, killed_at, upsert
-from tests.unit.spark_lake.tables import APPEND, NOON, UPSERT, minutes, offsets, read, rows, write
+from tests.unit.spark_lake.tables import APPEND, NOON, UPSERT, minutes, offsets, read, rows, staged, write
 
 STEPS = {"parquet": parquet.STEPS, "delta": delta.STEPS, "iceberg": iceberg.STEPS}
 EVERY_STEP = [(form, step) for form, steps in STEPS.items() for step in steps]
@@ -118,3 +120,13 @@ def test_killed_while_compacting(tmp_path: Path, form: str, step: str) -> None:
     compact(open_store(tmp_path, form, APPEND), files_min=2)
     assert offsets(tmp_path, form) == list(range(40))
     assert len(open_store(tmp_path, form, APPEND).files()) == 1
+
+
+def test_staged_files_that_are_gone_stop_the_commit(tmp_path: Path, form: str) -> None:
+    write(tmp_path, form, APPEND, 0, rows(0, 3))
+    lost = staged(tmp_path, APPEND, rows(3, 3))
+    Path(lost[0].path).unlink()
+    with pytest.raises((LakeError, FileNotFoundError)):
+        commit(open_store(tmp_path, form, APPEND), "w", 1, lost)
+    assert write(tmp_path, form, APPEND, 1, rows(3, 3))
+    assert offsets(tmp_path, form) == list(range(6))

@@ -70,7 +70,13 @@ class ParquetStore:
         return sorted(found)
 
     def publish(self, writer: str, batch: int, added: Sequence[StagedFile], removed: Sequence[DataFile]) -> None:
-        """Files into place by rename; those of an upsert take the names of the ones they replace."""
+        """Files into place by rename; those of an upsert take the names of the ones they replace.
+
+        Raises LakeError when a staged file is gone; nothing is changed then.
+        """
+        gone = [file.path for file in added if not Path(file.path).exists()]
+        if gone:
+            raise LakeError(f"{self.spec.name}: somebody deleted staged files of batch {batch}: {', '.join(gone)}")
         names = {self._target(file) for file in added}
         assert all(file.path in names for file in removed), "a file is only ever replaced by one of its name"
         moves = [[file.path, str(self._target(file).relative_to(self._table))] for file in added]

@@ -17,6 +17,7 @@ STAGED_SUFFIX = ".staged"
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 17
 FILE_BYTES = 256 << 20
+STALE_S = 86_400.0
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 _COMPRESSION = "zstd"
@@ -175,12 +176,11 @@ def staged_folder(control: Path) -> Path:
     return control / "staged"
 
 
-def drop_stale(folder: Path, before_s: float) -> int:
-    """Delete staged files that were last touched before this time: their tasks died. How many there were."""
-    stale = [path for path in folder.glob(f"*{STAGED_SUFFIX}") if path.stat().st_mtime < before_s]
-    for path in stale:
-        path.unlink(missing_ok=True)
-    return len(stale)
+def drop_stale(folder: Path, before_s: float) -> None:
+    """Delete staged files that were last touched a day before this time: their tasks died long ago."""
+    for path in folder.glob(f"*{STAGED_SUFFIX}"):
+        if path.stat().st_mtime < before_s - STALE_S:
+            path.unlink(missing_ok=True)
 
 
 def is_regular(entry: "os.DirEntry[str]") -> bool:

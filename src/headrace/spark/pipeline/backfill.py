@@ -191,7 +191,8 @@ def _read(spark: "SparkSession", table: PipelineTable, settings: Settings, start
 
 
 def _tasks(spark: "SparkSession", start: int, end: int) -> int:
-    cores = int(spark.conf.get("spark.default.parallelism", None) or spark.sparkContext.defaultParallelism)
+    remote = type(spark).__module__.startswith("pyspark.sql.connect")
+    cores = os.cpu_count() or 1 if remote else spark.sparkContext.defaultParallelism
     return max(cores, -(-(end - start) // ROWS_PER_TASK))
 
 

@@ -66,10 +66,9 @@ class Runner:
             if now_s >= self._due_s:
                 self._start(now_s)
             return
-        progress = self.query.lastProgress
-        if progress is not None:
-            self.failures = 0
         if not self.query.isActive and (error := self.query.exception()) is not None:
+            if self.query.lastProgress is not None:
+                self.failures = 0
             self.query = None
             self._failed(_first_line(str(error)), now_s)
 
@@ -135,7 +134,7 @@ class Pipeline:
         for runner in self.runners:
             runner.stop()
 
-    def run(self, stopping: threading.Event, look_s: float = 0.2) -> Iterator[None]:
+    def run(self, stopping: threading.Event, look_s: float = 0.5) -> Iterator[None]:
         """Keep the queries going until they are done or `stopping` is set; yields after each look at them.
 
         Raises PipelineFailed, and LakeError when another pipeline runs on this lake.

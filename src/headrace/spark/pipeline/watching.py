@@ -1,7 +1,6 @@
 """What is known of a table at a moment: rows, files, lag, freshness. From the lake, its checkpoint, its query."""
 
 import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,32 +65,25 @@ def status(table: PipelineTable, settings: Settings, latest: int | None) -> Tabl
 
 
 class Watch:
-    """Progress of a running table; how many rows came in since the last look."""
+    """Looks at a running table."""
 
     def __init__(self, runner: Runner, settings: Settings) -> None:
         self._runner = runner
         self._settings = settings
-        self._seen_batch = -1
-        self._rows = 0
-        self._looked_s = time.monotonic()
-        self._rate = 0.0
+        self._batch = -1
 
     def look(self) -> TableProgress:
         """The table now."""
         runner = self._runner
         query = runner.query
         progress: Any = query.lastProgress if query is not None else None
-        now_s = time.monotonic()
-        if query is not None:
-            fresh = [each for each in query.recentProgress if each.batchId > self._seen_batch]
-            self._rate = sum(each.numInputRows for each in fresh) / max(now_s - self._looked_s, 1e-3)
-            self._seen_batch = max((each.batchId for each in fresh), default=self._seen_batch)
-            self._looked_s = now_s
+        fresh = progress is not None and progress.batchId != self._batch
+        self._batch = progress.batchId if fresh else self._batch
         return TableProgress(
             table=runner.name,
             state=_state(runner),
             batch=progress.batchId if progress else None,
-            rows_per_s=self._rate,
+            rows_per_s=(progress.inputRowsPerSecond or 0.0) if fresh else 0.0,
             lag=_lag(progress),
             freshness_ms=_freshness_ms(runner.table, self._settings) if runner.table else None,
             files=self._files(),
