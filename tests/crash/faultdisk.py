@@ -225,6 +225,11 @@ class FaultFile:
     def pread(self, size: int, position: int) -> bytes:
         return bytes(self._inode.content[position : position + size])
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        data = self.pread(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
     def order(self, buffers: Sequence[Buffer], position: int) -> None:
         """Everything goes through here."""
 

@@ -34,6 +34,7 @@ class _WatchedFile:
     def __init__(self, file: OsFile, disk: WatchedDisk) -> None:
         self._disk = disk
         self._pread = file.pread
+        self.pread_into = file.pread_into
         self.pwritev = file.pwritev
         self.fdatasync = file.fdatasync
         self.truncate = file.truncate

@@ -145,7 +145,7 @@ class EventColumns:
         """Remember the subscriptions made by events in the table."""
         for row in np.flatnonzero(table[:, CODE] == Event.SUBSCRIBED).tolist():
             at = int(_reason_at(table)[row] + table[row, EVENT_REASON_SIZE])
-            detail = parts.buffer[at : at + int(table[row, EVENT_DETAIL_SIZE])]
+            detail = bytes(parts.buffer[at : at + int(table[row, EVENT_DETAIL_SIZE])])
             self._subscriptions.learn(int(table[row, EVENT_SUBSCRIPTION]), detail)
 
 

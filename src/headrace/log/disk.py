@@ -38,6 +38,9 @@ class File(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer; how many bytes were there, fewer than it holds only at the end of the file."""
+
     def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
         """Write all buffers back to back and return how many bytes that was; with `sync` once they are stable.
 
@@ -112,6 +115,16 @@ class OsFile:
                 break
             data += more
         return data
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer as far as the file reaches."""
+        filled = 0
+        while filled < len(buffer):
+            count = os.preadv(self._fd, [buffer[filled:]], position + filled)
+            if not count:
+                break
+            filled += count
+        return filled
 
     def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
         """Write all buffers back to back: a big write past the page cache, a small one synced in the same call."""

@@ -15,7 +15,7 @@ from headrace.model.parts import RECORD_HEADER
 
 ROWS_MAX = 16 * 1024
 BYTES_MAX = 4 << 20
-WINDOW_BYTES = 2 << 20
+WINDOW_BYTES = 4 << 20
 _WINDOW_BYTES_MIN = MARK_BYTES
 
 
@@ -24,6 +24,9 @@ class Sized(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end."""
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer; how many bytes were there, fewer than it holds only at the end."""
 
     def size(self) -> int:
         """The file's size."""
@@ -39,7 +42,7 @@ class Parts(NamedTuple):
     `next` is the offset behind them: everything before it has been dealt with.
     """
 
-    buffer: bytes
+    buffer: bytearray
     table: "array[int]"
     parts: int
     rows: int
@@ -64,7 +67,8 @@ class SegmentWalk:
         self._walk = walk = Walk(crc32, kinds, topics)
         walk.next = start
         self._table = array("q", bytes(8 * WIDTH * max(1, min(ROWS_MAX, limit - start))))
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._filled = 0
 
     @property
     def next(self) -> int:
@@ -95,7 +99,7 @@ class SegmentWalk:
     def go(self, position: int, expected: int) -> Iterator[Parts | Gone]:
         """Everything from the record at this position on, which begins with offset `expected`."""
         self._walk.expected = expected
-        self._load(b"", position)
+        self._load(position)
         while (reason := (yield from self._parts(self._size))) != records.LIMIT:
             gone = Gone(self._walk.lost_first, self._walk.lost_count) if reason == records.LOST else self._leap()
             if gone is not None:
@@ -110,7 +114,7 @@ class SegmentWalk:
         if len(head) < RECORD_HEADER.size:
             raise NoRecord
         self._walk.expected = RECORD_HEADER.unpack(head)[0]
-        self._load(b"", position)
+        self._load(position)
         if (yield from self._parts(stop)) not in (records.MORE, records.LIMIT):
             raise NoRecord
 
@@ -126,18 +130,21 @@ class SegmentWalk:
             if reason != records.MORE or self.position >= stop:
                 return reason
             wanted = min(max(self._walk.needed, window), stop - self.position)
-            self._load(self._file.pread(wanted, self.position), self.position)
-            if len(self._buffer) < self._walk.needed:
+            self._load(self.position, wanted)
+            if self._filled < self._walk.needed:
                 return records.BAD
             window = min(2 * window, WINDOW_BYTES)
 
     def _scan(self) -> int:
         buffer = self._buffer
         bytes_max = BYTES_MAX if self._rows_max == ROWS_MAX else 1 << 62
-        return records.scan(buffer, len(buffer), self._walk, self._limit, self._rows_max, bytes_max, self._table)
+        return records.scan(buffer, self._filled, self._walk, self._limit, self._rows_max, bytes_max, self._table)
 
-    def _load(self, buffer: bytes, position: int) -> None:
-        self._buffer = buffer
+    def _load(self, position: int, size: int = 0) -> None:
+        """Go to a position and read so much of the file from there on, into the same memory again and again."""
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        self._filled = self._file.pread_into(memoryview(self._buffer)[:size], position) if size else 0
         self._walk.origin, self._walk.at, self._walk.checked = position, 0, 0
 
     def _leap(self) -> Gone | None:
@@ -154,5 +161,5 @@ class SegmentWalk:
         first, after = max(walk.next, walk.expected), min(after, self._limit)
         walk.expected = after
         walk.next = max(walk.next, after)
-        self._load(b"", position)
+        self._load(position)
         return Gone(first, after - first) if after > first else None

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 from contextlib import closing
@@ -22,8 +23,10 @@ from headrace.feed.ticket import Ticket
 from headrace.log import Log, LogSettings, OsDisk
 from headrace.log.follower import Follower
 from headrace.log.walk import BYTES_MAX, ROWS_MAX
+from headrace.model.batch import build_batch
 from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event, EventPart, Range
+from headrace.model.parts import MalformedPart
 from tests.unit.feed.logs import EVERYBODY, TOPICS, UNSYNCED, event_rows, message_rows, read, records, written
 from tests.unit.log.records import batch, flushed, record
 
@@ -219,3 +222,22 @@ def test_damage_is_an_error_or_passed_over(tmp_path: Path) -> None:
 def test_columns_that_are_not_there_are_refused(columns: tuple[str, ...]) -> None:
     with written([]) as (_, follower), pytest.raises(BrokerError, match="message_id"):
         read(follower, Ticket(columns=columns))
+
+
+def test_cells_that_are_not_what_they_should_be_are_an_error_only_to_who_asks_for_them(tmp_path: Path) -> None:
+    """A checksum is right and the contents are not: no crash, no nonsense, and the other columns can be read."""
+    with closing(opened(tmp_path)) as log:
+        good = build_batch("orders", [b"a", b"b"], timestamp_us=1, headers=[[("k", b"v")], []], keys=[b"xx", b"yy"])
+        assert good.count(b"\1\0k\1\0\0\0v") == 1
+        bad = good.replace(b"\1\0k\1\0\0\0v", b"\1\0k\xff\0\0\0v")
+        disordered = good.replace(struct.pack("<III", 0, 2, 4), struct.pack("<III", 0, 9, 4))
+        log.append(record(bad), refusable=True)
+        log.append(record(disordered), refusable=True)
+        flushed(log)
+        follower = Follower(tmp_path, OsDisk())
+        with pytest.raises(MalformedPart, match="headers"):
+            read(follower, Ticket(end=2))
+        with pytest.raises(MalformedPart, match="in no order"):
+            read(follower, Ticket(start=2))
+        found = read(follower, Ticket(columns=("offset", "value")))
+        assert [row["value"] for row in found] == [b"a", b"b", b"a", b"b"]

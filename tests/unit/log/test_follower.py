@@ -1,6 +1,7 @@
 """Reading a log that another writes: what is committed and nothing else, whatever happens to its files meanwhile."""
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -286,3 +287,32 @@ def test_a_record_bigger_than_a_window_is_read_in_pieces(directory: Path) -> Non
         found = list(follower.walk(1, 40_003, everything()))
         assert [each.rows for each in found if not isinstance(each, Gone)] == [16_384, 16_384, 7_231, 3]
         assert offsets(follower.walk(39_999, 40_002, everything())) == [39_999, 40_000, 40_001]
+
+
+def test_many_threads_follow_while_the_log_grows_and_rolls(directory: Path) -> None:
+    settings = LogSettings(sync=SyncPolicy(SyncMode.NONE), segment_bytes=8192, fill_bytes=0)
+    with closing(Log.open(directory, OsDisk(), settings)) as log:
+        follower = Follower(directory, OsDisk())
+        done = threading.Event()
+        seen: list[list[int | Gone]] = [[] for _ in range(4)]
+
+        def _follow(rows: list[int | Gone], wants: list[str] | None) -> None:
+            start = 0
+            while not done.is_set() or start < follower.committed().latest:
+                latest = follower.committed().latest
+                rows += offsets(follower.walk(start, latest, everything(wants)))
+                assert follower.topics() is not None
+                start = latest
+
+        wanted: list[list[str] | None] = [None, None, ["stock"], ["stock"]]
+        threads = [threading.Thread(target=_follow, args=each) for each in zip(seen, wanted, strict=True)]
+        for thread in threads:
+            thread.start()
+        for number in range(400):
+            log.append(record(batch(("orders", "stock")[number % 2], 3, timestamp_us=number, size=60)), refusable=True)
+            flushed(log)
+        done.set()
+        for thread in threads:
+            thread.join(120)
+        assert seen[0] == seen[1] == list(range(1200))
+        assert seen[2] == seen[3] == [offset for offset in range(1200) if offset // 3 % 2]
