@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.pipeline.figures import Run, Stored
-from bench.pipeline.stand import KEY, SIZE, Stand, cpu_s, folder_bytes
+from bench.pipeline.stand import KEY, SIZE, Meter, Stand, folder_bytes
+from headrace.feed.client import FeedClient
 from headrace.spark.pipeline.backfill import backfill
 from headrace.spark.pipeline.settings import Settings
 from headrace.spark.pipeline.tables import TABLES
@@ -45,12 +46,17 @@ class Batches:
         with self._folder("lake") as lake:
             return self.timed(self._rows, lambda: fill(self._spark, self._stand, lake, self._rows))
 
-    def stored(self) -> Stored:
-        """What a message takes in the log and in the lake."""
+    def stored(self, rows: int) -> Stored:
+        """What a message takes in the log, and in the lake when its value is random, so that it cannot be packed."""
+        log_bytes = self._stand.log_bytes / self._rows
+        client = FeedClient(self._stand.endpoint, key=KEY)
+        start = client.span().latest
+        digests = ", ".join(f"unhex(sha2(CAST(id + {number} AS STRING), 256))" for number in range(4))
+        self._write(self._spark.range(0, rows).selectExpr(f"substring(concat({digests}), 1, {SIZE}) AS value"))
         with self._folder("lake") as lake:
-            fill(self._spark, self._stand, lake, self._rows)
-            lake_bytes = folder_bytes(lake / TABLE)
-        return Stored(log_bytes=self._stand.log_bytes / self._rows, lake_bytes=lake_bytes / self._rows)
+            settings = Settings(lake=lake, endpoint=self._stand.endpoint, key=KEY)
+            done = backfill(self._spark, TABLES[TABLE], settings, start, client.span().latest)
+            return Stored(log_bytes=log_bytes, lake_bytes=folder_bytes(lake / TABLE) / done.rows)
 
     def scan(self) -> Run:
         """The log through the data source, every column, to nowhere."""
@@ -67,25 +73,24 @@ class Batches:
 
     def write(self, rows: int) -> Run:
         """Rows into a topic of their own, durable when it returns."""
-        self._written += 1
         values = self._spark.range(0, rows).selectExpr(
             f"CAST(lpad(CAST(id AS STRING), {SIZE}, '.') AS BINARY) AS value"
         )
-        sink = values.write.format("headrace").option("topic", f"written.{self._written}").mode("append")
-        connection = {"endpoint": self._stand.endpoint, "key": KEY}
-        return self.timed(rows, lambda: sink.options(**connection).save())
+        return self.timed(rows, lambda: self._write(values))
 
     def timed(self, rows: int, job: Callable[[], object]) -> Run:
         """Run a job over so many rows."""
-        spark_before, (broker_before, feed_before) = cpu_s(self._jvm), self._stand.cpu_s()
+        meter = Meter(spark=self._jvm, feed=self._stand.feed_pid, broker=self._stand.server.process.pid)
         began = time.perf_counter()
         job()
         seconds = time.perf_counter() - began
-        broker, feed = self._stand.cpu_s()
-        return Run(
-            rows=rows, seconds=seconds, spark_cpu_s=cpu_s(self._jvm) - spark_before,
-            feed_cpu_s=feed - feed_before, broker_cpu_s=broker - broker_before,
-        )  # fmt: skip
+        used = {f"{name}_cpu_s": value for name, value in meter.read().items()}
+        return Run(rows=rows, seconds=seconds, **used)
+
+    def _write(self, values: Any) -> None:
+        self._written += 1
+        options = {"endpoint": self._stand.endpoint, "key": KEY, "topic": f"written.{self._written}"}
+        values.write.format("headrace").options(**options).mode("append").save()
 
     def _read(self) -> Any:
         until = self._options | {"endingOffsets": str(self._rows)}

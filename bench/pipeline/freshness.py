@@ -22,13 +22,13 @@ import pyarrow.dataset as ds
 
 from bench.measure import RunError
 from bench.pipeline.figures import Freshness
-from bench.pipeline.stand import Stand, cpu_s
+from bench.pipeline.stand import Meter, Stand
 
 LOOK_S = 0.005
 STEP_S = 0.05
 STEPS = 60
 WARM_UP_S = 15.0
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
 CATCH_UP_S = 60.0
 _FILE = re.compile(r"(\d{20})-(\d{20})-(\d+)-[0-9a-f]+\.parquet")
 
@@ -86,12 +86,12 @@ def freshness(stand: Stand, rate: int, seconds: float) -> Freshness:
     with Watch(lake / "messages") as watch, _pipeline(stand, lake) as pipeline:
         stand.load("--scenario", "publish", "--qos", "1", "--rate", str(rate), "--count", str(rate))
         _wait_for_rows(watch, rate, START_TIMEOUT_S)
-        before = _cpu(stand, pipeline)
+        meter = Meter(broker=stand.server.process.pid, feed=stand.feed_pid, spark=pipeline.pid)
         began = time.time()
         duration = WARM_UP_S + seconds
         loaded = stand.load("--scenario", "publish", "--qos", "1", "--rate", str(rate), "--seconds", str(duration))
         elapsed = time.time() - began
-        after = _cpu(stand, pipeline)
+        cores = {name: used / elapsed for name, used in meter.read().items()}
         published = rate + loaded["published"]
         _wait_for_rows(watch, published, CATCH_UP_S)
         files = watch.files
@@ -99,10 +99,7 @@ def freshness(stand: Stand, rate: int, seconds: float) -> Freshness:
     if len(ages) != published:
         raise RunError(f"{published} messages were published, the table has {len(ages)}")
     counted = moments >= began + WARM_UP_S
-    return _figures(
-        rate, published, files, ages[counted], moments[counted] - began,
-        {name: (after[name] - before[name]) / elapsed for name in after}, loaded,
-    )  # fmt: skip
+    return _figures(rate, published, files, ages[counted], moments[counted] - began, cores, loaded)
 
 
 @contextmanager
@@ -137,11 +134,6 @@ def _wait_for_rows(watch: Watch, rows: int, timeout_s: float) -> None:
         if time.monotonic() > deadline:
             raise RunError(f"the table has {watch.rows} of {rows} rows after {timeout_s:.0f} s")
         time.sleep(0.05)
-
-
-def _cpu(stand: Stand, pipeline: "subprocess.Popen[bytes]") -> dict[str, float]:
-    broker, feed = stand.cpu_s()
-    return {"broker": broker, "feed": feed, "spark": cpu_s(pipeline.pid)}
 
 
 def _ages(table: Path, files: list[tuple[int, int, float]]) -> tuple[Any, Any]:

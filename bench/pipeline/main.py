@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from bench import show
 from bench.machine import describe
 from bench.measure import RunError
+from bench.pipeline import scale
 from bench.pipeline.batch import Batches, session
 from bench.pipeline.figures import Figures, Run
 from bench.pipeline.freshness import freshness
@@ -89,7 +90,7 @@ class Bench:
         if "backfill" in plan.names:
             for turn in range(plan.repeats):
                 self._timed(figures.backfill, f"backfill {turn + 1}", batches.backfill)
-            figures.stored = batches.stored()
+            figures.stored = batches.stored(plan.written_rows // 4)
         if "scan" in plan.names:
             with batches.parquet() as parquet:
                 for turn in range(plan.repeats):
@@ -145,6 +146,8 @@ def run_pipeline(plan: Plan, program: Path, data_dir: Path, output: Path = OUTPU
     draw(figures, output / "results.png")
     write_page(figures, output / "results.md")
     print(f"written: {output}/results.md, results.json, results.png")
+    if output == OUTPUT:
+        scale.update()
     return not figures.failures
 
 

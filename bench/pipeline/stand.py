@@ -2,9 +2,8 @@
 
 import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from bench.process import Server
 KEY = "dev-key"
 SIZE = 100
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PARENT, _TIMES = 1, slice(11, 15)
-"""Fields behind the name in /proc/PID/stat: the parent; user and system time, its own and of children that ended."""
+_PARENT, _TIMES = 1, slice(11, 13)
+"""Fields behind the name in /proc/PID/stat: the parent; user and system time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +44,15 @@ class Stand:
         """What the log takes on disk."""
         return sum(path.stat().st_blocks * 512 for path in (self.data_dir / "log").rglob("*") if path.is_file())
 
+    @property
+    def feed_pid(self) -> int:
+        """The process of the feed."""
+        broker = self.server.process.pid
+        return next(pid for pid, fields in _processes().items() if int(fields[_PARENT]) == broker)
+
     def load(self, *arguments: str) -> dict[str, Any]:
         """Put a shape of load on the broker and wait for its end; what the client printed. Raises RunError."""
         return run_load(self.program, self.variant, self.server, SIZE, ["--size", str(SIZE), *arguments])
-
-    def start_load(self, *arguments: str) -> "subprocess.Popen[str]":
-        """The same without waiting."""
-        command = [
-            str(self.program), "--target", "blipmq", "--port", str(self.server.port), "--size", str(SIZE), *arguments,
-        ]  # fmt: skip
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    def cpu_s(self) -> tuple[float, float]:
-        """Processor time used so far by the broker, and by its feed."""
-        feed = sum(cpu_s(child) for child in children(self.server.process.pid))
-        return self.server.cpu_s, feed
 
 
 @contextmanager
@@ -76,30 +69,42 @@ def stand(program: Path, scratch: Path) -> Iterator[Stand]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def children(pid: int) -> list[int]:
-    """The processes that this one has started and that are alive."""
-    return [child for child, fields in _processes().items() if int(fields[_PARENT]) == pid]
+class Meter:
+    """Processor time of some families of processes from now on; of processes that end meanwhile, nothing is known."""
 
+    def __init__(self, **roots: int) -> None:
+        """Each family has a name and the process that started all others of it; one within another counts there."""
+        self._roots = roots
+        self._before = self._times()
 
-def cpu_s(pid: int) -> float:
-    """Processor time of a process and of everything it started."""
-    processes = _processes()
-    family, found = [pid], 0.0
-    while family:
-        current = family.pop()
-        found += sum(map(int, processes.get(current, [])[_TIMES])) / _TICKS_PER_S
-        family += [child for child, fields in processes.items() if int(fields[_PARENT]) == current]
-    return found
+    def read(self) -> dict[str, float]:
+        """Seconds used since, by family."""
+        used = {}
+        for name, times in self._times().items():
+            before = self._before[name]
+            used[name] = sum(ticks - before.get(pid, 0) for pid, ticks in times.items()) / _TICKS_PER_S
+        return used
+
+    def _times(self) -> dict[str, dict[int, int]]:
+        processes = _processes()
+        return {name: self._family(root, processes) for name, root in self._roots.items()}
+
+    def _family(self, root: int, processes: dict[int, list[str]]) -> dict[int, int]:
+        family, found = [root], {}
+        while family:
+            current = family.pop()
+            found[current] = sum(map(int, processes.get(current, [])[_TIMES]))
+            family += [
+                child
+                for child, fields in processes.items()
+                if int(fields[_PARENT]) == current and child not in self._roots.values()
+            ]
+        return found
 
 
 def folder_bytes(folder: Path) -> int:
     """What the Parquet files below a folder take."""
     return sum(path.stat().st_size for path in folder.rglob("*.parquet"))
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value that this share of the ordered ones stays under."""
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def _processes() -> dict[int, list[str]]:
