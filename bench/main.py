@@ -154,9 +154,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if plan.scenarios or plan.storages:
         complete = run_brokers(plan, variants, program, options)
     if tables.names:
-        output = pipeline.OUTPUT if options.output == HERE else options.output / "pipeline"
-        complete &= pipeline.run_pipeline(tables, program, options.data_dir, output)
+        complete &= pipeline.run_pipeline(tables, program, options.data_dir, pipeline_output(tables, options))
     return 0 if complete else 1
+
+
+def pipeline_output(plan: pipeline.Plan, options: argparse.Namespace) -> Path:
+    """Where the pipeline's results go; those of a part or of a quick run do not replace those of a whole one."""
+    if options.output != HERE:
+        return Path(options.output, "pipeline")
+    whole = plan.names == pipeline.NAMES and not options.quick
+    return pipeline.OUTPUT if whole else SCRATCH / "pipeline"
 
 
 def run_brokers(plan: Plan, variants: dict[str, Variant], program: Path, options: argparse.Namespace) -> bool:

@@ -47,8 +47,8 @@ def _measured(figures: Figures) -> str:
     if (fresh := figures.freshest) is not None:
         cores = ", ".join(f"{name} {value:.2f}" for name, value in fresh.cores.items())
         text += (
-            f"\nAll tables kept up to date at {rate_text(fresh.rate)}: rows visible after {fresh.p50_s:.2f} s (p50) and "
-            f"{fresh.p99_s:.2f} s (p99); cores used: {cores}.\n"
+            f"\nAll tables kept up to date at {rate_text(fresh.rate)}: rows visible after {fresh.p50_s:.2f} s (p50) "
+            f"and {fresh.p99_s:.2f} s (p99); cores used: {cores}.\n"
         )
     return text
 
