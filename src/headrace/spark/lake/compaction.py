@@ -97,7 +97,7 @@ def _copy(group: Sequence[DataFile], writer: pq.ParquetWriter, schema: pa.Schema
     for file in group:
         source = pq.ParquetFile(file.path)
         for index in range(source.num_row_groups):
-            waiting.append(_shaped(source.read_row_group(index), schema))
+            waiting.append(_shaped(source.read_row_group(index, use_threads=False), schema))
             rows += waiting[-1].num_rows
             if rows >= ROW_GROUP_ROWS:
                 writer.write_table(pa.concat_tables(waiting))

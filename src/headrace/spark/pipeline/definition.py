@@ -26,7 +26,8 @@ class PipelineTable:
     """One table: the source's options, the way from its rows to the table's, and how the lake keeps them.
 
     `rows` is given a stream or, when a range is filled in later, a batch. A table that is `prompt` is written as fast
-    as Spark can, the others now and then. The rows of an `aggregate` replace earlier ones with the same key.
+    as Spark can, the others now and then. The rows of an `aggregate` replace earlier ones with the same key. What a
+    table with `large_state` has to remember grows with the traffic and is kept on disk.
     """
 
     spec: TableSpec
@@ -34,6 +35,7 @@ class PipelineTable:
     rows: Rows = as_they_are
     prompt: bool = False
     aggregate: bool = False
+    large_state: bool = False
 
     @property
     def name(self) -> str:

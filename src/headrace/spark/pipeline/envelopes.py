@@ -51,4 +51,4 @@ def envelopes(frame: "DataFrame", settings: Settings) -> "DataFrame":
     return without_duplicates(frame.where(CLAIMS_TO_BE_ONE).mapInArrow(decoded, COLUMNS), settings)
 
 
-TABLE = PipelineTable(spec=TableSpec(name="envelopes"), source=SOURCE, rows=envelopes)
+TABLE = PipelineTable(spec=TableSpec(name="envelopes"), source=SOURCE, rows=envelopes, large_state=True)

@@ -20,6 +20,17 @@ from headrace.spark.pipeline.settings import READER_PREFIX, Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+STAGGER = 0.07
+STATE_ON_DISK: Mapping[str, str] = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""Message ids of ten minutes at 20,000 a second are 12 million: too many for a driver's heap."""
 
 
 def register(spark: "SparkSession") -> None:
@@ -27,8 +38,14 @@ def register(spark: "SparkSession") -> None:
     spark.dataSource.register(LakeSink)
 
 
-def start_query(spark: "SparkSession", table: PipelineTable, settings: Settings, *, once: bool) -> "StreamingQuery":
-    """Start filling the table from where its checkpoint is; `once` ends when it has caught up."""
+def start_query(
+    spark: "SparkSession", table: PipelineTable, settings: Settings, *, once: bool, place: int = 0
+) -> "StreamingQuery":
+    """Start filling the table from where its checkpoint is; `once` ends when it has caught up.
+
+    Spark begins batches at multiples of their interval. `place` makes the interval a little longer, so that tables do
+    not all begin at the same moments.
+    """
     checkpoint = Layout(settings.lake).checkpoint(table.name)
     _own_pool(spark, table.name)
     writer = (
@@ -40,10 +57,8 @@ def start_query(spark: "SparkSession", table: PipelineTable, settings: Settings,
         writer = writer.outputMode("update").foreachBatch(_replacing(table, settings, checkpoint))
     else:
         writer = writer.format(FORMAT).options(**sink_options(table, settings))
-    if once:
-        return writer.trigger(availableNow=True).start()
-    pause_s = 0.0 if table.prompt else settings.every_s
-    return writer.trigger(processingTime=f"{round(pause_s * 1000)} milliseconds").start()
+    pause_s = settings.prompt_every_s if table.prompt else settings.every_s * (1 + STAGGER * place)
+    return _started(spark, writer, None if once else pause_s, STATE_ON_DISK if table.large_state else {})
 
 
 def followed(spark: "SparkSession", table: PipelineTable, settings: Settings) -> "DataFrame":
@@ -82,9 +97,7 @@ def start_handlers(
         .format("headrace")
         .options(**settings.connection())
     )
-    if once:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime="0 seconds").start()
+    return _started(spark, writer, None if once else settings.prompt_every_s, STATE_ON_DISK)
 
 
 def sink_options(table: PipelineTable, settings: Settings) -> dict[str, str]:
@@ -99,6 +112,28 @@ def _pace(name: str, settings: Settings) -> dict[str, str]:
         "maxOffsetsPerTrigger": str(settings.offsets_max),
         "failOnDataLoss": str(not settings.lossy).lower(),
     }
+
+
+def _started(
+    spark: "SparkSession", writer: "DataStreamWriter", pause_s: float | None, conf: Mapping[str, str]
+) -> "StreamingQuery":
+    """The query, begun again every `pause_s` (None: until it has caught up) under settings that are its alone.
+
+    Spark copies the session's settings into a query when it starts.
+    """
+    before = {name: spark.conf.get(name, None) for name in conf}
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        if pause_s is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{round(pause_s * 1000)} milliseconds").start()
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def _own_pool(spark: "SparkSession", name: str) -> None:

@@ -1,6 +1,7 @@
 """Starts the tables' queries, watches them, starts again what failed, and compacts now and then. Prints nothing."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ BACKOFF_S = 1.0
 BACKOFF_S_MAX = 30.0
 COMPACT_EVERY_S = 60.0
 COMPACT_FILES_MIN = 64
+NICENESS = 10
+"""Compaction is in no hurry. On Linux this is a matter of the thread alone."""
 
 logger = logging.getLogger("headrace.spark.pipeline")
 
@@ -110,8 +113,8 @@ class Pipeline:
         register(spark)
         self.settings = settings
         self.runners = [
-            Runner(table.name, partial(start_query, spark, table, settings, once=once), table, once=once)
-            for table in tables
+            Runner(table.name, partial(start_query, spark, table, settings, once=once, place=place), table, once=once)
+            for place, table in enumerate(tables)
         ]
         if handlers:
             self.runners.append(
@@ -124,10 +127,14 @@ class Pipeline:
         return all(runner.done for runner in self.runners)
 
     def watch(self) -> None:
-        """Look after every query once. Raises PipelineFailed."""
+        """Look after every query once; start one at most, since each brings processes. Raises PipelineFailed."""
         now_s = time.monotonic()
+        started = False
         for runner in self.runners:
-            runner.watch(now_s)
+            waiting = runner.query is None
+            if not (waiting and started):
+                runner.watch(now_s)
+            started = started or (waiting and runner.query is not None)
 
     def stop(self) -> None:
         """End all queries."""
@@ -158,6 +165,7 @@ class Pipeline:
         ended = threading.Event()
 
         def _work() -> None:
+            os.nice(NICENESS)
             while not ended.wait(COMPACT_EVERY_S) and not stopping.is_set():
                 for runner in self.runners:
                     if runner.table is not None:

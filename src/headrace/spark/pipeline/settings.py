@@ -27,6 +27,8 @@ class Settings:
     endpoint: str = DEFAULT_ENDPOINT
     key: str | None = field(default=None, repr=False)
     tls_roots: str | None = None
+    prompt_every_s: float = 0.2
+    """How often `messages` is brought up to date; less would leave the other tables, and the broker, no time."""
     every_s: float = 5.0
     """How often the tables other than `messages` are brought up to date."""
     offsets_max: int = 1_000_000
