@@ -88,6 +88,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
+        """One task's rows, staged."""
         task = TaskContext.get()
         assert task is not None
         writer = task.getLocalProperty(_QUERY_ID)
@@ -95,9 +96,11 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         return self._target.staged(writer, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Everything the tasks staged, into the table."""
         self._target.commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing of it: the files are dropped."""
         _drop(messages)
 
 
@@ -107,12 +110,15 @@ class _BatchWriter(DataSourceArrowWriter):
         self._writer = writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
+        """One task's rows, staged."""
         return self._target.staged(self._writer, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Everything the tasks staged, into the table."""
         self._target.commit(messages, 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing of it: the files are dropped."""
         _drop(messages)
 
 

@@ -125,6 +125,7 @@ class _File:
         self.bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
+        """Some more rows."""
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.get_total_buffer_size()
@@ -138,6 +139,7 @@ class _File:
             self._write()
 
     def close(self) -> StagedFile:
+        """Write and sync what is left."""
         self._write()
         self._writer.close()
         sync_file(self._path)
@@ -147,6 +149,7 @@ class _File:
         )  # fmt: skip
 
     def abandon(self) -> None:
+        """Leave no file behind."""
         self._writer.close()
         self._path.unlink(missing_ok=True)
 
