@@ -60,7 +60,7 @@ def ledger(
     output = Output(as_json=as_json)
     settings = spark_settings(target, lake)
     known = subscriptions(target)
-    with spark_session("headrace ledger", master, memory, conf) as spark:
+    with spark_session("headrace ledger", settings, master, memory, conf) as spark:
         found = balance(
             spark, settings.client(), settings.connection(), settings.lake, begin=begin, end=end, known=known
         )  # fmt: skip

@@ -31,7 +31,7 @@ def redrive_from_lake(
 
     settings = spark_settings(target, lake)
     wanted = Redrive(where=where, topic=topic, to=to, edits=tuple(edits))
-    with spark_session("headrace redrive", master, memory, None) as spark:
+    with spark_session("headrace redrive", settings, master, memory) as spark:
 
         def _choose() -> Choice:
             return wanted.choose(spark, settings.lake, settings.connection(), settings.client().span().earliest)

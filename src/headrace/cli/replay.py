@@ -59,7 +59,7 @@ def replay(
     output = Output(as_json=as_json)
     settings = spark_settings(target, lake)
     wanted = Replay(table=table, where=where, to=to, edits=tuple(edits or ()))
-    with spark_session("headrace replay", master, memory, conf) as spark:
+    with spark_session("headrace replay", settings, master, memory, conf) as spark:
         if dry_run:
             show_preview(output, preview(wanted.choose(spark, settings.lake)), rate)
             return

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.spark.pipeline.settings import Settings
 
 DEFAULT_LAKE = Path("headrace-lake")
+LOG = Path("_control", "spark.log")
 _PYTHON_ERROR = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Loss): (.+)$", re.MULTILINE)
 
 
@@ -45,26 +46,34 @@ def spark_settings(target: Target, lake: Path) -> "Settings":
 
 
 @contextmanager
-def spark_session(name: str, master: str, memory: str, conf: Sequence[str] | None) -> "Iterator[SparkSession]":
-    """A session that ends with the command, unless it was there before; what Spark and the feed refuse is a Failure."""
+def spark_session(
+    name: str, settings: "Settings", master: str, memory: str, conf: Sequence[str] | None = None
+) -> "Iterator[SparkSession]":
+    """A session that ends with the command, unless it was there before; what Spark and the feed refuse is a Failure.
+
+    The feed is asked first: a broker that is not there is known before Spark is. What Spark prints goes to a file.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from headrace.feed.client import FeedError
     from headrace.spark.session import new_session
 
-    settings = dict(item.partition("=")[::2] for item in conf or ())
+    given = dict(item.partition("=")[::2] for item in conf or ())
     logging.getLogger("SQLQueryContextLogger").disabled = True
     before = SparkSession.getActiveSession()
-    session = new_session(name, master=master, memory=memory, conf=settings)
+    session = None
     try:
+        settings.client().span()
+        log = settings.lake / LOG
+        session = new_session(name, master=master, memory=memory, conf=given, log=log)
         yield session
     except FeedError as error:
         raise refusal(error.code, error.detail) from error
     except PySparkException as error:
-        raise Failure(cause(str(error))) from error
+        raise Failure(cause(str(error)), f"Spark's own words are in {settings.lake / LOG}.") from error
     finally:
-        if before is None:
+        if before is None and session is not None:
             session.stop()
 
 

@@ -1,6 +1,7 @@
 """The whole proof: the log has no gaps, every subscription's account balances, the tables hold what the log holds."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from headrace.spark.ledger.tables import TABLES, TableCheck, check_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+OFFSETS_PER_PARTITION = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +85,25 @@ def balance(
     run = clipped(first, last, earliest=span.earliest, latest=span.latest)
     log = Log(spark=spark, options=options, span=Run(span.earliest, span.latest))
     letters = any(is_dead_topic(each.topic) for each in client.topics())
-    gone = lost(log, run)
-    return Ledger(
-        run=run,
-        lost=gone,
-        accounts=keep_accounts(log, run, lives(log, known), gone, letters=letters),
-        tables=[check_table(log, lake, name, run, gone) for name in TABLES] if lake is not None else [],
-    )
+    with _partitioned(spark, log.span.size):
+        gone = lost(log, run)
+        return Ledger(
+            run=run,
+            lost=gone,
+            accounts=keep_accounts(log, run, lives(log, known), gone, letters=letters),
+            tables=[check_table(log, lake, name, run, gone) for name in TABLES] if lake is not None else [],
+        )
+
+
+@contextmanager
+def _partitioned(spark: "SparkSession", offsets: int) -> Iterator[None]:
+    """Have Spark group so many offsets in portions that fit into a small heap."""
+    before = str(spark.conf.get(PARTITIONS, "1"))
+    spark.conf.set(PARTITIONS, str(max(int(before), -(-offsets // OFFSETS_PER_PARTITION))))
+    try:
+        yield
+    finally:
+        spark.conf.set(PARTITIONS, before)
 
 
 def _ordered(frame: "DataFrame") -> Iterator[Any]:
