@@ -10,6 +10,7 @@ from headrace.spark.lake import delta, iceberg, parquet
 from headrace.spark.lake.commit import commit
 from headrace.spark.lake.compaction import compact
 from headrace.spark.lake.layout import FORMATS
+from headrace.spark.lake.sink import Staged, Target
 from headrace.spark.lake.stores import open_store
 from headrace.spark.lake.table import LakeError
 from tests.unit.spark_lake.doomed import append, compacted, killed_at, upsert
@@ -130,3 +131,19 @@ def test_staged_files_that_are_gone_stop_the_commit(tmp_path: Path, form: str) -
         commit(open_store(tmp_path, form, APPEND), "w", 1, lost)
     assert write(tmp_path, form, APPEND, 1, rows(3, 3))
     assert offsets(tmp_path, form) == list(range(6))
+
+
+@pytest.mark.parametrize(("form", "step"), EVERY_STEP)
+def test_a_commit_that_fails_and_is_aborted_loses_nothing(tmp_path: Path, form: str, step: str) -> None:
+    def _fail(reached: str) -> None:
+        if reached == step:
+            raise OSError("the disk is full")
+
+    write(tmp_path, form, APPEND, 0, rows(0, 3))
+    files = staged(tmp_path, APPEND, rows(3, 3), rows(6, 3, NOON + timedelta(days=1)))
+    with pytest.raises(OSError, match="full"):
+        commit(open_store(tmp_path, form, APPEND, _fail), "w", 1, files)
+    Target(tmp_path, form, APPEND).abort([Staged("w", files), None])
+    write(tmp_path, form, APPEND, 1, rows(3, 3), rows(6, 3, NOON + timedelta(days=1)))
+    assert offsets(tmp_path, form) == list(range(9))
+    assert not list(open_store(tmp_path, form, APPEND).staging.iterdir())

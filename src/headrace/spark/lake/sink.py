@@ -62,6 +62,16 @@ class Target:
         if commit(open_store(self.lake, self.form, self.spec), found[0].writer, batch, files) and files:
             note_last(self.control, found[0].writer, batch, files)
 
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop what the tasks staged.
+
+        Spark asks for this after a commit that failed, too. Where that had decided already, whoever locks the table
+        finishes it, and only then the rest is dropped.
+        """
+        files = [file for each in _of(messages) for file in each.files]
+        with open_store(self.lake, self.form, self.spec).locked():
+            discard(files)
+
 
 class LakeSink(DataSource):
     """The data source Spark knows by the name `headrace_lake`."""
@@ -101,7 +111,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing of it: the files are dropped."""
-        _drop(messages)
+        self._target.abort(messages)
 
 
 class _BatchWriter(DataSourceArrowWriter):
@@ -119,12 +129,8 @@ class _BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing of it: the files are dropped."""
-        _drop(messages)
+        self._target.abort(messages)
 
 
 def _of(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [each for each in messages if isinstance(each, Staged)]
-
-
-def _drop(messages: Sequence[WriterCommitMessage | None]) -> None:
-    discard(file for each in _of(messages) for file in each.files)
