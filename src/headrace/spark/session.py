@@ -21,6 +21,7 @@ SHUFFLE_PARTITIONS = 2
 
 DEFAULTS: Mapping[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
