@@ -12,7 +12,7 @@ from bench.machine import describe
 from bench.measure import RunError
 from bench.pipeline import scale
 from bench.pipeline.batch import Batches, session
-from bench.pipeline.figures import Figures, Run
+from bench.pipeline.figures import Figures, Freshness, Interference, Run
 from bench.pipeline.freshness import freshness
 from bench.pipeline.interference import interference
 from bench.pipeline.page import write_page
@@ -130,8 +130,12 @@ def _outcome(done: object) -> str:
     match done:
         case Run():
             return rate_text(done.rate)
+        case Freshness():
+            return f"p50 {done.p50_s:.2f} s, p99 {done.p99_s:.2f} s"
+        case Interference():
+            return f"{done.share:.0%} of the rate, {done.slowdown:.1f} × the p99"
         case _:
-            return str(done)
+            return ""
 
 
 def run_pipeline(plan: Plan, program: Path, data_dir: Path, output: Path = OUTPUT) -> bool:
