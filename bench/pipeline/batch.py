@@ -22,8 +22,7 @@ TABLE = "messages"
 @contextmanager
 def session(scratch: Path) -> Iterator[Any]:
     """A session on all cores, as `headrace pipeline` makes it."""
-    conf = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch / "spark")}
-    spark = new_session("headrace bench", conf=conf)
+    spark = new_session("headrace bench", conf={"spark.sql.warehouse.dir": str(scratch / "warehouse")})
     try:
         yield spark
     finally:
@@ -51,7 +50,7 @@ class Batches:
         log_bytes = self._stand.log_bytes / self._rows
         client = FeedClient(self._stand.endpoint, key=KEY)
         start = client.span().latest
-        digests = ", ".join(f"unhex(sha2(CAST(id + {number} AS STRING), 256))" for number in range(4))
+        digests = ", ".join(f"unhex(sha2(concat(id, '.{number}'), 256))" for number in range(4))
         self._write(self._spark.range(0, rows).selectExpr(f"substring(concat({digests}), 1, {SIZE}) AS value"))
         with self._folder("lake") as lake:
             settings = Settings(lake=lake, endpoint=self._stand.endpoint, key=KEY)
