@@ -109,7 +109,7 @@ def start_headrace(directory: Path, *, sync: str, pure: bool, door: str = "blipm
     if pure:
         environ["HEADRACE_PURE"] = "1"
     command = [sys.executable, "-m", "headrace", "serve", "--dev", "--config", str(config)]
-    return start_announcing(command, door, directory / "broker.log", environ)
+    return start_announcing(command, door, directory / "broker.log", environ, own_session=feed)
 
 
 def start_redis(directory: Path, *, appendfsync: str) -> Server:

@@ -84,14 +84,20 @@ class Server:
 
 
 def start_announcing(
-    command: Sequence[str], listening: str, log: Path, environ: Mapping[str, str] | None = None
+    command: Sequence[str],
+    listening: str,
+    log: Path,
+    environ: Mapping[str, str] | None = None,
+    *,
+    own_session: bool = False,
 ) -> Server:
     """A server that prints `listening <name> <scheme>://<host>:<port>` lines and then `ready`.
 
-    `listening` is the listener whose port is wanted. Raises StartError.
+    `listening` is the listener whose port is wanted. `own_session` is how it runs when somebody else starts what runs
+    beside it: Linux shares cores out among sessions first. Raises StartError.
     """
     began = time.perf_counter()
-    process = _spawn(command, log, stdout=subprocess.PIPE, environ=environ)
+    process = _spawn(command, log, stdout=subprocess.PIPE, environ=environ, own_session=own_session)
     assert process.stdout is not None
     ports: dict[str, int] = {}
     for line in process.stdout:
@@ -121,10 +127,18 @@ def start_listening(command: Sequence[str], port: int, log: Path) -> Server:
 
 
 def _spawn(
-    command: Sequence[str], log: Path, *, stdout: int, environ: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path,
+    *,
+    stdout: int,
+    environ: Mapping[str, str] | None = None,
+    own_session: bool = False,
 ) -> subprocess.Popen[str]:
     with log.open("a") as stderr:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environ, text=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environ, text=True,
+            start_new_session=own_session,
+        )  # fmt: skip
 
 
 def _last_words(log: Path) -> str:

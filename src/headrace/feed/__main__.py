@@ -1,10 +1,14 @@
 """`python -m headrace.feed --channel FD`: the feed process, started by the broker."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
+
+NICENESS = 5
+"""Readers of the log wait rather than the broker's publishers and subscribers, where both want the same core."""
 
 
 class _NoPandas(MetaPathFinder):
@@ -21,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="headrace.feed", description=__doc__)
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the socket shared with the broker")
     arguments = parser.parse_args()
+    os.nice(NICENESS)
     sys.meta_path.insert(0, _NoPandas())
     from headrace.feed.process import run
 
