@@ -1,32 +1,40 @@
 """The demo's analysts: the pipeline beside the shop, in one Spark session, and the questions they ask of its tables.
 
-Everything here blocks; the story calls it from threads. What Spark prints is kept in a file.
+Everything here blocks; the story calls it from threads. Spark knows its session by the thread, so one thread of ours
+does all that needs it. What Spark prints is kept in a file.
 """
 
 import statistics
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.cli.failure import Failure
 from headrace.cli.ledger import subscriptions
 from headrace.cli.target import Target
 
 if TYPE_CHECKING:
+    from pyarrow.compute import Expression
     from pyspark.sql import SparkSession
 
     from headrace.spark.ledger.ledger import Ledger
     from headrace.spark.pipeline.run import Pipeline
     from headrace.spark.pipeline.settings import Settings
 
+T = TypeVar("T")
+Question = Callable[["SparkSession", "Settings"], T]
+
 LAKE = "lake"
 SPARK_LOG = "spark.log"
 EVERY_S = 1.0
-LOOK_S = 0.1
-CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "1"}
+LOOK_S = 0.2
+JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""A JVM that lives for a minute is better off without the compiler that needs one to warm up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +58,21 @@ class Analysts:
         self.lake = directory / LAKE
         self._log = directory / SPARK_LOG
         self._stopping = threading.Event()
-        self._running = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._spark: SparkSession | None = None
         self._settings: Settings | None = None
+        self._questions: SimpleQueue[tuple[Question[Any], Future[Any]]] = SimpleQueue()
         self._freshness_ms: list[float] = []
 
     def start(self, target: Target) -> None:
         """Begin to fill the tables from this broker; it may be killed and come back at the same address."""
+        from headrace.spark.lake.layout import Layout
         from headrace.spark.pipeline.settings import Settings
 
-        self._settings = Settings(lake=self.lake, endpoint=target.url("flight"), key=target.key, every_s=EVERY_S)
+        form = Layout(self.lake).settle_format(None)
+        self._settings = Settings(
+            lake=self.lake, form=form, endpoint=target.url("flight"), key=target.key, every_s=EVERY_S
+        )
         self._thread = threading.Thread(target=self._work, name="analysts", daemon=True)
         self._thread.start()
 
@@ -77,90 +88,119 @@ class Analysts:
         from headrace.spark.back.redrive import Redrive
         from headrace.spark.back.sending import Broker
 
-        spark, settings = self._session()
         wanted = Redrive(where=where)
-        client = settings.client()
-        earliest = client.span().earliest
-        done = travel(
-            spark,
-            settings.lake,
-            wanted.wish,
-            lambda: wanted.choose(spark, settings.lake, settings.connection(), earliest),
-            Broker(options=settings.connection(), client=client),
-        )
-        return done.sent if done is not None else 0
 
-    def rows(self, table: str, where: str = "true") -> int:
-        """How many rows of a table a condition holds for; 0 while there is no such table."""
-        spark, settings = self._session()
-        if not any((settings.lake / table).rglob("*.parquet")):
-            return 0
-        return spark.read.parquet(str(settings.lake / table)).where(where).count()
+        def _travel(spark: "SparkSession", settings: "Settings") -> int:
+            client, options = settings.client(), settings.connection()
+            earliest = client.span().earliest
+            done = travel(
+                spark,
+                settings.lake,
+                wanted.wish,
+                lambda: wanted.choose(spark, settings.lake, options, earliest),
+                Broker(options=options, client=client),
+            )
+            return done.sent if done is not None else 0
+
+        return self.ask(_travel)
+
+    def rows(self, table: str, where: "Expression | None" = None) -> int:
+        """How many rows of a table a condition holds for, by the files themselves; 0 while there is no such table."""
+        import pyarrow.dataset as ds
+
+        files = [str(path) for path in (self.lake / table).rglob("*.parquet")]
+        return ds.dataset(files, format="parquet").count_rows(filter=where) if files else 0
 
     def behind(self) -> int:
         """How many messages of the log are not in the table `messages` yet."""
-        _, settings = self._session()
-        stored = sum(topic.messages for topic in settings.client().topics())
-        return stored - self.rows("messages")
+        assert self._settings is not None
+        return sum(topic.messages for topic in self._settings.client().topics()) - self.rows("messages")
+
+    def has_letter(self, offset: int) -> bool:
+        """Whether the dead letter at this offset is in its table."""
+        import pyarrow.dataset as ds
+
+        return self.rows("dead_letters", ds.field("offset") == offset) == 1
 
     def conclude(self, target: Target) -> Findings:
         """What the tables say, once they have caught up."""
         from headrace.spark.ledger.ledger import balance
         from headrace.spark.pipeline.tables import TABLES
 
-        spark, settings = self._session()
-        rows = {name: self.rows(name) for name in TABLES}
-        reasons = spark.read.parquet(str(settings.lake / "quarantine")).select("reason") if rows["quarantine"] else None
+        known = subscriptions(target)
         return Findings(
-            rows=rows,
+            rows={name: self.rows(name) for name in TABLES},
             freshness_s=statistics.median(self._freshness_ms or [0.0]) / 1000,
-            quarantined=[row.reason for row in reasons.collect()] if reasons is not None else [],
-            ledger=balance(spark, settings.client(), settings.connection(), settings.lake, known=subscriptions(target)),
+            quarantined=self.ask(_reasons),
+            ledger=self.ask(
+                lambda spark, settings: balance(
+                    spark, settings.client(), settings.connection(), settings.lake, known=known
+                )
+            ),
         )
 
-    def ask(self, question: "Callable[[SparkSession, Path], list[dict[str, object]]]") -> list[dict[str, object]]:
-        """Rows that somebody wants of the lake."""
-        spark, settings = self._session()
-        return question(spark, settings.lake)
-
-    def _session(self) -> "tuple[SparkSession, Settings]":
-        """The session, once the pipeline runs. Raises Failure if it does not."""
-        while not self._running.wait(LOOK_S):
-            if self._failure is not None:
-                break
-        if self._failure is not None:
-            raise Failure(f"the pipeline failed: {self._failure}", f"Spark's own words are in {self._log}.")
-        assert self._spark is not None
-        assert self._settings is not None
-        return self._spark, self._settings
+    def ask(self, question: Question[T]) -> T:
+        """The answer to a question that needs Spark. Raises Failure if the pipeline does not run."""
+        answer: Future[T] = Future()
+        self._questions.put((question, answer))
+        while True:
+            try:
+                return answer.result(LOOK_S)
+            except TimeoutError:
+                if answer.done():
+                    raise
+                if self._failure is not None:
+                    raise Failure(
+                        f"the pipeline failed: {self._failure}", f"Spark's own words are in {self._log}."
+                    ) from None
 
     def _work(self) -> None:
         from headrace.spark.pipeline.run import Pipeline
+        from headrace.spark.pipeline.settings import SESSION
         from headrace.spark.pipeline.tables import chosen
         from headrace.spark.session import new_session
 
         assert self._settings is not None
+        spark: SparkSession | None = None
         try:
-            self._spark = new_session("headrace demo", master="local[2]", memory="1g", conf=CONF, log=self._log)
-            self._spark.sparkContext.setLogLevel("OFF")
-            self._follow(Pipeline(self._spark, chosen(None), self._settings))
+            spark = new_session("headrace demo", master="local[2]", memory="1g", conf={**SESSION, **JVM}, log=self._log)
+            spark.sparkContext.setLogLevel("OFF")
+            self._follow(spark, Pipeline(spark, chosen(None), self._settings))
         except Exception as error:
             self._failure = error
         finally:
-            if self._spark is not None:
-                self._spark.stop()
+            if spark is not None:
+                spark.stop()
 
-    def _follow(self, pipeline: "Pipeline") -> None:
+    def _follow(self, spark: "SparkSession", pipeline: "Pipeline") -> None:
+        """Look after the queries, note how fresh the table of messages is, and answer questions in between."""
         from headrace.spark.pipeline.watching import Watch
 
         prompt = Watch(next(runner for runner in pipeline.runners if runner.name == "messages"), pipeline.settings)
         seen: float | None = None
         for _ in pipeline.run(self._stopping, LOOK_S):
-            self._running.set()
             fresh = prompt.look().freshness_ms
             if fresh is not None and fresh != seen:
                 seen = fresh
                 self._freshness_ms.append(fresh)
+            self._answer(spark, pipeline.settings)
+
+    def _answer(self, spark: "SparkSession", settings: "Settings") -> None:
+        try:
+            question, answer = self._questions.get_nowait()
+        except Empty:
+            return
+        try:
+            answer.set_result(question(spark, settings))
+        except Exception as error:
+            answer.set_exception(error)
+
+
+def _reasons(spark: "SparkSession", settings: "Settings") -> list[str]:
+    """Why records are in quarantine."""
+    if not any((settings.lake / "quarantine").rglob("*.parquet")):
+        return []
+    return [row.reason for row in spark.read.parquet(str(settings.lake / "quarantine")).select("reason").collect()]
 
 
 def until(asked: Callable[[], bool], timeout_s: float) -> bool:

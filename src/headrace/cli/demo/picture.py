@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pyspark.sql import SparkSession
 
+    from headrace.spark.pipeline.settings import Settings
+
 PNG, PAGE = "demo.png", "demo.html"
 COLOURS = {"orders": "#2166ac", "payments": "#4dac26", "labels": "#b2abd2"}
 OTHER = "#888888"
@@ -30,18 +32,20 @@ td,th{{padding:.1rem 1rem .1rem 0;text-align:left}}td+td{{text-align:right}}</st
 Rows = Sequence[Mapping[str, object]]
 
 
-def traffic(spark: "SparkSession", lake: Path) -> list[dict[str, object]]:
+def traffic(spark: "SparkSession", settings: "Settings") -> list[dict[str, object]]:
     """Messages of each second and topic."""
-    found = spark.read.parquet(str(lake / "messages")).selectExpr("date_trunc('second', timestamp) AS second", "topic")
+    found = spark.read.parquet(str(settings.lake / "messages")).selectExpr(
+        "date_trunc('second', timestamp) AS second", "topic"
+    )
     counted = found.where("NOT startswith(topic, '$')").groupBy("second", "topic").count().orderBy("second")
     return [row.asDict() for row in counted.collect()]
 
 
-def latency(spark: "SparkSession", lake: Path) -> list[dict[str, object]]:
+def latency(spark: "SparkSession", settings: "Settings") -> list[dict[str, object]]:
     """Milliseconds from publish to ack of each second, at the median and at the 99th percentile."""
     from pyspark.sql import functions as f
 
-    acked = spark.read.parquet(str(lake / "events")).where("event = 'acked' AND latency_ms IS NOT NULL")
+    acked = spark.read.parquet(str(settings.lake / "events")).where("event = 'acked' AND latency_ms IS NOT NULL")
     spread = acked.groupBy(f.date_trunc("second", "timestamp").alias("second")).agg(
         f.percentile_approx("latency_ms", 0.5).alias("p50"), f.percentile_approx("latency_ms", 0.99).alias("p99")
     )

@@ -34,8 +34,8 @@ HURRY_S = 0.2
 MOMENTS = 500
 UNDER_WAY = 3
 SECOND_ACT_S = 3.0
-DRAIN_TIMEOUT_S = 60.0
-TABLES_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 150.0
+TABLES_TIMEOUT_S = 100.0
 LOOK_EVERY_S = 0.1
 SETTINGS = f"""
 [retry]
@@ -295,7 +295,7 @@ class Story:
         """Send it back: by a query over the table of dead letters, or without Spark by asking the broker."""
         if self._analysts is not None:
             analysts = self._analysts
-            until(lambda: analysts.rows("dead_letters", f"offset = {letter['offset']}") == 1, TABLES_TIMEOUT_S)
+            until(lambda: analysts.has_letter(letter["offset"]), TABLES_TIMEOUT_S)
             redriven = analysts.redrive(f"origin_topic = '{ORDERS}' AND reason = '{letter['reason']}'")
         else:
             with self._broker.target.api() as api:
