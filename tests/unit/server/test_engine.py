@@ -38,6 +38,7 @@ class MoodyFile:
         self._file = file
         self._disk = disk
         self.pread = file.pread
+        self.pread_into = file.pread_into
         self.truncate = file.truncate
         self.size = file.size
         self.close = file.close

@@ -4,7 +4,7 @@ import typer
 
 
 def demo() -> None:
-    """See it work: a shop's orders through all four doors, kill -9, restart, and every order counted. A minute or two."""
+    """See it work: orders through four doors, kill -9, restart, tables, and everything counted. A minute or two."""
     from headrace.cli.demo.story import tell
 
     raise typer.Exit(0 if tell() else 1)

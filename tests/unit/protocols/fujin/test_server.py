@@ -52,6 +52,7 @@ class GatedFile:
         self._file = file
         self._disk = disk
         self.pread = file.pread
+        self.pread_into = file.pread_into
         self.truncate = file.truncate
         self.fdatasync = file.fdatasync
         self.size = file.size
