@@ -18,6 +18,7 @@ def outcome(books: Books, **given: Any) -> Outcome:
     facts: dict[str, Any] = {
         "start_s": 0.4, "recovery_s": 0.5, "settled_at_kill": 5, "cut_off": 0, "cut_off_kept": 0, "revenue": 70,
         "turns": [], "same_subscription": True, "drained": True, "dead_letter": LETTER, "lives": [],
+        "findings": None, "pictures": [],
     }  # fmt: skip
     return Outcome(proof=books.proof(), **(facts | given))
 
