@@ -1,14 +1,19 @@
 """What the demo says in the end: good news only when the books are good."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.text import Text
 
+from headrace.cli.demo.analysts import Findings
 from headrace.cli.demo.books import Books
 from headrace.cli.demo.screen import PlainScreen, totals
 from headrace.cli.demo.story import Outcome
-from headrace.cli.demo.summary import hard_life, stations, verdict
+from headrace.cli.demo.summary import hard_life, stations, tables, verdict
+from headrace.spark.ledger.accounts import Accounts
+from headrace.spark.ledger.ledger import Ledger
+from headrace.spark.ledger.offsets import Run
 from tests.unit.cli.test_books import kept_books
 
 LETTER = {"attempts": 3, "origin_offset": 4, "offset": 9}
@@ -118,3 +123,33 @@ def test_without_a_terminal_progress_is_a_line(capsys: pytest.CaptureFixture[str
         "  orders 7 in over grpcq, 7 done over grpcq; payments 7 in over fujin, 7 done over blipmq; "
         "labels 7 in over fujin, 7 done over sspq",
     ]
+
+
+def findings(lost: list[Run], quarantined: list[str]) -> Findings:
+    accounts = Accounts(accounts=(), faults={}, misfits=())
+    ledger = Ledger(run=Run(0, 1000), lost=lost, accounts=accounts, tables=())
+    rows = {"messages": 990, "events": 2000, "quarantine": len(quarantined)}
+    return Findings(rows=rows, freshness_s=0.7, quarantined=quarantined, ledger=ledger)
+
+
+def test_tables_that_agree_with_the_log_are_ticked() -> None:
+    told = outcome(kept_books(10), findings=findings([], ["no [envelope]"]), pictures=[Path("a.png"), Path("a.html")])
+    assert told.kept
+    assert [Text.from_markup(line).plain for line in tables(told)] == [
+        "✓ tables, 700 ms behind: 990 messages, 2,000 events, 1 quarantine",
+        "✓ one bad record is in quarantine (no [envelope]), the queries went on",
+        "✓ ledger: 1,000 offsets, 0 subscriptions, 0 tables against the log: 0 do not fit",
+        "✓ traffic and latency are drawn in a.png and a.html",
+    ]
+
+
+def test_a_ledger_that_does_not_balance_fails_the_demo() -> None:
+    told = outcome(kept_books(10), findings=findings([Run(3, 5)], ["bad"]))
+    assert not told.kept
+    assert [Text.from_markup(line).plain for line in tables(told)][2].endswith("2 do not fit")
+
+
+def test_nothing_in_quarantine_fails_the_demo() -> None:
+    told = outcome(kept_books(10), findings=findings([], []))
+    assert not told.kept
+    assert [Text.from_markup(line).plain for line in tables(told)][1].startswith("✗")
