@@ -13,7 +13,7 @@ STEP = re.compile(r"^\d+\. `([\w/.]+): ([\w.]+)`", re.MULTILINE)
 
 def test_the_page_tells_what_really_happens(tmp_path: Path) -> None:
     told = STEP.findall((ROOT / "docs" / "life-of-a-message.md").read_text())
-    assert len(told) >= 18
+    assert len(told) >= 24
     command = [sys.executable, "-m", "tests.harness.life", str(tmp_path)]
     interpreted = os.environ | {"HEADRACE_PURE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=interpreted, capture_output=True, text=True, check=False)
