@@ -10,10 +10,14 @@ from tests.harness.served import served
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def example(number: int) -> str:
+    found: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return found[number]
+
+
 def test_the_python_example_runs(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     with served(tmp_path) as broker:
-        script = example.replace("127.0.0.1:5555", f"127.0.0.1:{broker.port}")
+        script = example(0).replace("127.0.0.1:5555", f"127.0.0.1:{broker.port}")
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["b'one'", "b'two'"]

@@ -45,11 +45,3 @@ def feed_broker(tmp_path: Path) -> Iterator[Lakeside]:
 def publish(feed_broker: Lakeside) -> Publish:
     """Publish values to a topic of that broker; durable on return."""
     return lambda topic, values: asyncio.run(feed_broker.publish(topic, values))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep every Spark test in one worker: one JVM is enough for two cores."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))

@@ -24,7 +24,7 @@ from headrace.protocols.grpcq.grpcq_pb2 import Message
 
 SERVICE, ACTION = "shop.Orders", "Placed"
 BURST = 10
-BURSTS_A_SECOND = 20
+BURSTS_A_SECOND = 10
 DESKS = 8
 VISIBILITY_S = 2.0
 ITEMS = ("teapot", "lamp", "atlas", "kite", "violin")

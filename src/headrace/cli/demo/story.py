@@ -29,6 +29,7 @@ T = TypeVar("T")
 LISTEN = ("blipmq", "sspq", "fujin", "grpc", "http")
 FEED = "flight"
 PICTURES = Path("headrace-demo")
+TABLES = ("messages", "events", "envelopes", "quarantine", "dead_letters", "traffic", "latency")
 FIRST_ACT_S = 4.0
 HURRY_S = 0.2
 MOMENTS = 500
@@ -119,7 +120,7 @@ class Story:
         await self._broker.start()
         start_s = self._broker.ready_s
         self._screen.say(f"broker ready after {duration(start_s)}, in an empty directory, with four doors open")
-        self._call_analysts()
+        await self._call_analysts()
         turns = await self._first_act()
         settled_at_kill = sum(ledger.settled for ledger in self._books.ledgers.values())
         before = self._dashboard.subscription
@@ -150,7 +151,7 @@ class Story:
             pictures=pictures,
         )
 
-    def _call_analysts(self) -> None:
+    async def _call_analysts(self) -> None:
         """Have the tables filled from now on, beside everything else."""
         if self._analysts is None:
             self._screen.say("no tables this time: Spark is not installed (pip install 'headrace[spark]')")
@@ -158,6 +159,7 @@ class Story:
         self._broker.keep_port(FEED)
         self._analysts.start(self._broker.target)
         self._screen.say("analysts start Spark beside it: seven tables, filled from the log as it grows")
+        await asyncio.to_thread(until, self._is_followed, TABLES_TIMEOUT_S)
 
     async def _first_act(self) -> list[dict[str, Any]]:
         """Traffic through every door, and kill -9 in the middle of it."""
@@ -279,6 +281,11 @@ class Story:
         with self._broker.target.api() as api:
             found = api.get("/api/subscriptions")["subscriptions"]
         return not any(item["pending"] + item["deferred"] + item["in_flight"] for item in found)
+
+    def _is_followed(self) -> bool:
+        """Whether the broker has heard of every table's query."""
+        with self._broker.target.api() as api:
+            return len(api.get("/api/subscriptions")["readers"]) == len(TABLES)
 
     def _stored_payments(self) -> set[int]:
         """The transactions the log holds, looked at without consuming any."""

@@ -30,7 +30,6 @@ def out(place: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.xdist_group("spark")
 def test_the_demo_loses_nothing_and_says_so(out: str) -> None:
     assert "✗" not in out
     numbers("kill -9 with # publishes unanswered and # in flight", out)
@@ -46,7 +45,6 @@ def test_the_demo_loses_nothing_and_says_so(out: str) -> None:
     assert dead == 0, "it was redriven"
 
 
-@pytest.mark.xdist_group("spark")
 def test_every_order_is_at_every_station_once(out: str) -> None:
     rows = [line.split("\t") for line in out.splitlines()]
     begin = next(place for place, row in enumerate(rows) if row[0] == "every order was") + 1
@@ -62,7 +60,6 @@ def test_every_order_is_at_every_station_once(out: str) -> None:
     assert "published over fujin · delivered over sspq · acked over sspq" in out
 
 
-@pytest.mark.xdist_group("spark")
 def test_the_tables_tell_the_same_story(out: str, place: Path) -> None:
     messages, _, envelopes, quarantined, letters = numbers(
         r"behind: # messages, # events, # envelopes, # quarantine, # dead_letters", out
