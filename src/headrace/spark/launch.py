@@ -26,6 +26,9 @@ OPENED = (
 """What Spark reaches into, as its own launcher lists it."""
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
+STACK = "4m"
+"""Plans of stateful queries are nested deeply enough to overflow a thread's usual stack when they are serialized."""
+
 START_TIMEOUT_S = 120.0
 SETTLED_S = 3.0
 LOOPBACK = "127.0.0.1"
@@ -93,6 +96,7 @@ def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> lis
         str(java.executable),
         "-cp", f"{home}/jars/*",
         f"-Xmx{memory}",
+        f"-Xss{STACK}",
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
         "--enable-native-access=ALL-UNNAMED",

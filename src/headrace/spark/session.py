@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.spark.java import SparkUnavailable, cache_dir, find_java
-from headrace.spark.launch import gateway, spark_home
+from headrace.spark.launch import STACK, gateway, spark_home
 from headrace.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def new_session(
     java = find_java()
     if not java.bundled or "SPARK_HOME" in os.environ:
         os.environ["JAVA_HOME"] = str(java.home)
+        options = f"-Xss{STACK} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
+        builder = builder.config("spark.driver.extraJavaOptions", options)
         return ship(builder.config("spark.driver.memory", memory).getOrCreate())
     with gateway(java, spark_home(cache_dir()), settings, memory, log):
         return ship(builder.getOrCreate())
