@@ -39,6 +39,7 @@ test: $(STAMP)         ## everything, with compiled kernels and the core again i
 
 torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…)
 	HEADRACE_KILL_CYCLES=$${CYCLES:-1000} $(BIN)/pytest -q -n auto tests/crash/test_kill.py tests/crash/test_kill_transactions.py
+	HEADRACE_DRIVER_KILLS=$${KILLS:-20} $(BIN)/pytest -q tests/spark/torture
 
 bench: $(STAMP)        ## the benchmarks, against redis and nats where installed; writes bench/results.md
 	$(BIN)/python bench/run.py $(ARGS)
