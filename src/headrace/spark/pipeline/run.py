@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FAILURES_MAX = 5
 BACKOFF_S = 1.0
 BACKOFF_S_MAX = 30.0
+SETTLING = ("Initializing", "Getting offsets")
 COMPACT_EVERY_S = 60.0
 COMPACT_FILES_MIN = 64
 NICENESS = 10
@@ -63,10 +64,16 @@ class Runner:
         ended = self.query is not None and not self.query.isActive and self.query.exception() is None
         return self._once and ended and not self._stopped
 
-    def watch(self, now_s: float) -> None:
+    @property
+    def settling(self) -> bool:
+        """Whether the query has been started and has not read its first offsets yet."""
+        query = self.query
+        return query is not None and query.isActive and query.status["message"].startswith(SETTLING)
+
+    def watch(self, now_s: float, *, may_start: bool = True) -> None:
         """Start the query when it is due. Raises PipelineFailed when it failed too often without getting anywhere."""
         if self.query is None:
-            if now_s >= self._due_s:
+            if may_start and now_s >= self._due_s:
                 self._start(now_s)
             return
         if not self.query.isActive and (error := self.query.exception()) is not None:
@@ -126,15 +133,20 @@ class Pipeline:
         """Whether all tables have caught up; never the case of a pipeline that goes on."""
         return all(runner.done for runner in self.runners)
 
+    @property
+    def settled(self) -> bool:
+        """Whether every query has been started and has read its first offsets."""
+        return all(runner.query is not None and not runner.settling for runner in self.runners)
+
     def watch(self) -> None:
-        """Look after every query once; start one at most, since each brings processes. Raises PipelineFailed."""
+        """Look after every query once, and start one at most. Raises PipelineFailed.
+
+        Queries that start in one session at once can spoil it for good: Spark 4.3 then fails to serialize any task,
+        because of a collection that several threads changed ("Illegal size 5 of collection, expected 6").
+        """
         now_s = time.monotonic()
-        started = False
         for runner in self.runners:
-            waiting = runner.query is None
-            if not (waiting and started):
-                runner.watch(now_s)
-            started = started or (waiting and runner.query is not None)
+            runner.watch(now_s, may_start=not any(other.settling for other in self.runners))
 
     def stop(self) -> None:
         """End all queries."""
