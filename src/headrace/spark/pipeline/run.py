@@ -141,8 +141,8 @@ class Pipeline:
     def watch(self) -> None:
         """Look after every query once, and start one at most. Raises PipelineFailed.
 
-        Queries that start in one session at once can spoil it for good: Spark 4.3 then fails to serialize any task,
-        because of a collection that several threads changed ("Illegal size 5 of collection, expected 6").
+        In some sessions whose queries were started at once, Spark 4.3 could serialize no task any more ("Illegal size 5
+        of collection, expected 6"). Why is not known; a collection changed by several threads would look like this.
         """
         now_s = time.monotonic()
         for runner in self.runners:
