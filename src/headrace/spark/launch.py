@@ -100,6 +100,7 @@ def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> lis
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
         "--enable-native-access=ALL-UNNAMED",
+        "-Djdk.lang.Process.launchMechanism=VFORK",
         "-Djdk.reflect.useDirectMethodHandle=false",
         "-Dio.netty.tryReflectionSetAccessible=true",
         f"-Dlog4j2.configurationFile={LOGGING}",

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+DAEMON = "headrace.spark.daemon"
+LOCAL_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
 MEMORY = "2g"
 SHUFFLE_PARTITIONS = 2
 
 DEFAULTS: Mapping[str, str] = {
+    "spark.hadoop.fs.file.impl": LOCAL_FILES,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -53,7 +56,8 @@ def new_session(
         raise SparkUnavailable("Spark is not installed: pip install 'headrace[spark]'") from None
     if master.startswith("sc://"):
         return ship(_configured(SparkSession.builder.remote(master), conf or {}).getOrCreate())
-    settings = {"spark.app.name": name, "spark.master": master, **DEFAULTS, **(conf or {})}
+    own = {"spark.python.daemon.module": DAEMON} if master.startswith("local") else {}
+    settings = {"spark.app.name": name, "spark.master": master, **DEFAULTS, **own, **(conf or {})}
     builder = _configured(SparkSession.builder, settings)
     if SparkSession.getActiveSession() is not None:
         return builder.getOrCreate()

@@ -21,6 +21,7 @@ MODULES = (
     "headrace/feed/schema.py",
     "headrace/feed/ticket.py",
     "headrace/spark/__init__.py",
+    "headrace/spark/daemon.py",
     "headrace/spark/source",
 )
 """Files, and packages with all that is in them."""

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.spark.daemon import settle
 from headrace.spark.lake.commit import commit, note_last
 from headrace.spark.lake.layout import Layout
 from headrace.spark.lake.staging import discard, stage, staged_folder
@@ -51,6 +52,7 @@ class Target:
 
     def staged(self, writer: str, batches: Iterator[pa.RecordBatch]) -> Staged:
         """One task's rows as files."""
+        settle()
         return Staged(writer, stage(batches, self.spec, staged_folder(self.control)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
@@ -83,6 +85,7 @@ class LakeSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """The writer of a stream."""
+        settle()
         return _StreamWriter(self._target())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -107,6 +110,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Everything the tasks staged, into the table."""
+        settle()
         self._target.commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

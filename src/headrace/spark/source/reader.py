@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headrace.feed.client import DataLoss, FeedClient, FeedError, Span
+from headrace.spark.daemon import main_module, settle
 from headrace.spark.source.filters import Bounds, choose, push
 from headrace.spark.source.offsets import data_loss_error, loss, resolve
 from headrace.spark.source.options import Connection, OptionError, ReadOptions
@@ -33,6 +34,7 @@ def shared_client(connection: Connection) -> FeedClient:
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one partition. Raises DataLossError when offsets are gone and that matters."""
     assert isinstance(partition, OffsetRange)
+    settle()
     if partition.start >= partition.end:
         return
     try:
@@ -124,6 +126,5 @@ def batch_reader(options: ReadOptions) -> BatchReader:
 
     Spark tells a source nothing of the session's settings, but plans with filters in a worker of its own kind.
     """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    pushing = PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == PUSHDOWN_WORKER)
+    pushing = PUSHDOWN_WORKER in sys.modules or main_module() == PUSHDOWN_WORKER
     return FilteringReader(options) if pushing else BatchReader(options)

@@ -7,6 +7,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.feed.schema import select
+from headrace.spark.daemon import settle
 from headrace.spark.source.options import OptionError, ReadOptions, read_options, write_options
 from headrace.spark.source.reader import BatchReader, batch_reader
 from headrace.spark.source.sink import message_columns
@@ -46,6 +47,7 @@ class HeadraceSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         """For `df.writeStream`."""
+        settle()
         if overwrite:
             raise OptionError('a topic only grows: use outputMode("append") or outputMode("update")')
         options = write_options(self.options, streaming=True)

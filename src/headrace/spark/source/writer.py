@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from headrace.spark.daemon import settle
 from headrace.spark.source.options import WriteOptions
 from headrace.spark.source.reader import shared_client
 from headrace.spark.source.sink import project
@@ -83,6 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Make the micro-batch visible at once, unless it was before."""
+        settle()
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -94,6 +96,7 @@ def _staged(
     options: WriteOptions, columns: tuple[str, ...], writer: str, batch: int, rows: Iterator[pa.RecordBatch]
 ) -> Staged:
     """Stage a task's rows in chunks; each attempt of a task has names of its own."""
+    settle()
     client = shared_client(options.connection)
     context = TaskContext.get()
     task = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0-0"
