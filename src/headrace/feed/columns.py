@@ -3,6 +3,7 @@
 Knows the layout of a table of parts and the schema of messages; reads nothing and decides nothing.
 """
 
+from array import array
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -31,6 +32,23 @@ PROTOCOLS = pa.array([_KNOWN.get(code, str(code)) for code in range(256)])
 def table_of(parts: Parts) -> Numbers:
     """The parts' table, one row a part."""
     return np.frombuffer(parts.table, np.int64, WIDTH * parts.parts).reshape(parts.parts, WIDTH)
+
+
+def chosen(parts: Parts, kept: npt.NDArray[np.bool_]) -> Parts:
+    """Those of the parts that are `kept`."""
+    if kept.all():
+        return parts
+    rows = table_of(parts)[kept]
+    table = array("q")
+    table.frombytes(rows.tobytes())
+    return parts._replace(table=table, parts=len(rows), rows=int(rows[:, ROWS].sum()))
+
+
+def may_be_envelopes(table: Numbers) -> npt.NDArray[np.bool_]:
+    """Of each batch whether it came by grpcq or has headers, which may say that a message is an envelope."""
+    with_headers = table[:, BATCH_COLUMNS + 3 * HEADERS_COLUMN + 2] > 0
+    found: npt.NDArray[np.bool_] = with_headers | (table[:, BATCH_PROTOCOL] == Protocol.GRPCQ)
+    return found
 
 
 class MessageColumns:
@@ -76,6 +94,10 @@ def gathered(parts: Parts, table: Numbers, column: int) -> Cells:
 def _value(parts: Parts, table: Numbers, topics: Array) -> Array:
     ends, cells = gathered(parts, table, VALUE)
     return pa.Array.from_buffers(pa.binary(), parts.rows, [None, pa.py_buffer(ends.data), pa.py_buffer(cells.data)])
+
+
+def _value_size(parts: Parts, table: Numbers, topics: Array) -> Array:
+    return pa.array(np.diff(gathered(parts, table, VALUE)[0]))
 
 
 def _key(parts: Parts, table: Numbers, topics: Array) -> Array:
@@ -151,4 +173,5 @@ _MAKERS: dict[str, Callable[[Parts, Numbers, Array], Array]] = {
     "headers": _headers,
     "protocol": _protocol,
     "message_id": _message_id,
+    "value_size": _value_size,
 }

@@ -3,7 +3,7 @@
 Knows the layout of events and their schema; whose they are and what became of which message it looks up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.feed.births import UNKNOWN, Births
-from headrace.feed.columns import Array, Numbers, table_of
+from headrace.feed.columns import Array, Numbers, chosen, table_of
 from headrace.feed.schema import TIMESTAMP
 from headrace.feed.subscriptions import Subscriptions
 from headrace.kernels.columns import gather_ranges
@@ -54,7 +54,10 @@ class _Pieces(NamedTuple):
 
 
 class EventColumns:
-    """Makes rows of events. `wants` says of a topic whether it is to be read; None when all are."""
+    """Makes rows of events.
+
+    `wants` says of a topic whether it is to be read, `codes` are the events wanted; None when all are.
+    """
 
     def __init__(
         self,
@@ -62,11 +65,13 @@ class EventColumns:
         subscriptions: Subscriptions,
         births: Births,
         wants: Callable[[str], bool] | None,
+        codes: Sequence[int] | None = None,
     ) -> None:
         self._schema = schema
         self._subscriptions = subscriptions
         self._births = births
         self._wants = wants
+        self._codes = codes
         self._needs_births = "latency_ms" in schema.names
         self._needs_topics = "topic" in schema.names or wants is not None
 
@@ -74,6 +79,11 @@ class EventColumns:
         """The rows of all events in the table but the first `skip`, in batches of no more than ROWS_MAX."""
         table = table_of(parts)
         self._learn(parts, table)
+        if self._codes is not None:
+            parts = chosen(parts, np.isin(table[:, CODE], self._codes))
+            table = table_of(parts)
+        if not len(table):
+            return
         pieces = _pieces(parts, table)
         ends = np.cumsum(pieces.rows)
         event_ends = np.zeros(len(table), np.int64)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.auth import Identity
 from headrace.feed.births import Births
-from headrace.feed.columns import MessageColumns
+from headrace.feed.columns import MessageColumns, chosen, may_be_envelopes, table_of
 from headrace.feed.events import EventColumns
 from headrace.feed.schema import BadColumns, select
 from headrace.feed.selection import OffsetsGone, Range, Topics, range_of, wanted
@@ -21,6 +21,7 @@ from headrace.kernels.records import BATCHES, EVENTS
 from headrace.log.follower import Choice, Follower
 from headrace.log.walk import BYTES_MAX, ROWS_MAX, Gone, Parts
 from headrace.model.errors import BrokerError, Code
+from headrace.model.events import Event
 
 _GONE = "are gone, by damage or because the log forgot them meanwhile"
 SMALL_ROWS = ROWS_MAX // 4
@@ -51,8 +52,9 @@ class Reader:
         self._births = Births(follower)
 
     def check(self, ticket: Ticket, identity: Identity) -> pa.Schema:
-        """The schema of a ticket's rows. Raises BrokerError for columns or topics that are not to be had."""
+        """The schema of a ticket's rows. Raises BrokerError for columns, topics or events that are not to be had."""
         wanted(ticket, identity)
+        _codes(ticket)
         try:
             return select(ticket.stream, ticket.columns)
         except BadColumns as error:
@@ -71,10 +73,12 @@ class Reader:
         topics = Topics(wants or (lambda _: True))
         columns = MessageColumns(schema, topics.names)
         for parts in self._parts(offsets, Choice(BATCHES, topics, wants), lossy=ticket.lossy):
-            yield Rows(columns.rows(parts), parts.next, 0)
+            kept = chosen(parts, may_be_envelopes(table_of(parts))) if ticket.envelopes else parts
+            if kept.parts:
+                yield Rows(columns.rows(kept), kept.next, 0)
 
     def _events(self, ticket: Ticket, identity: Identity, offsets: Range, schema: pa.Schema) -> Iterator[Rows]:
-        columns = EventColumns(schema, self._subscriptions, self._births, wanted(ticket, identity))
+        columns = EventColumns(schema, self._subscriptions, self._births, wanted(ticket, identity), _codes(ticket))
         skip = ticket.skip if offsets.start == ticket.start else 0
         for parts in self._parts(offsets, Choice(EVENTS, Topics(lambda _: False)), lossy=ticket.lossy):
             for rows in columns.slices(parts, skip):
@@ -87,6 +91,17 @@ class Reader:
                 yield found
             elif not lossy:
                 raise OffsetsGone(found.first, found.lost, _GONE)
+
+
+def _codes(ticket: Ticket) -> list[int] | None:
+    """The events a ticket wants, None for all. Raises BrokerError(INVALID) for one that does not exist."""
+    if ticket.events is None:
+        return None
+    known = {event.name.lower(): event.value for event in Event}
+    unknown = sorted(set(ticket.events) - set(known))
+    if unknown:
+        raise BrokerError(Code.INVALID, f"unknown events {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in ticket.events]
 
 
 def joined(pieces: Iterator[Rows]) -> Iterator[Rows]:

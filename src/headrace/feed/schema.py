@@ -37,6 +37,8 @@ EVENTS = pa.schema(_EVENTS)
 """One row for each message an event is about, one row for an event about none."""
 
 STREAMS = {"messages": MESSAGES, "events": EVENTS}
+_BY_NAME_ONLY = {"messages": pa.schema({"value_size": pa.int32()}), "events": pa.schema([])}
+"""Columns that only those get who name them."""
 
 
 class BadColumns(ValueError):
@@ -51,6 +53,7 @@ def select(stream: str, columns: Sequence[str] | None) -> pa.Schema:
     schema = STREAMS[stream]
     if columns is None:
         return schema
+    schema = pa.schema([*schema, *_BY_NAME_ONLY[stream]])
     unknown = sorted(set(columns) - set(schema.names))
     if unknown or not columns or len(set(columns)) != len(columns):
         fault = f"unknown columns {', '.join(unknown)}" if unknown else "columns must be named once each, at least one"

@@ -24,7 +24,8 @@ class Ticket:
     `topics` and `pattern` (a regular expression for the whole name) choose topics, None for both means all of them.
     Without `start` it is the oldest offset kept, without `end` the newest there is when the feed is asked. `skip` rows
     of the event at `start` are left out: a reader that was cut off in the middle of one goes on behind them.
-    `lossy` passes over offsets that are gone instead of failing.
+    `lossy` passes over offsets that are gone instead of failing. `events` names the events wanted, None means all.
+    `envelopes` leaves out batches of messages that cannot be grpcq envelopes: neither from there nor with headers.
     """
 
     stream: Stream = "messages"
@@ -35,9 +36,11 @@ class Ticket:
     columns: tuple[str, ...] | None = None
     skip: int = 0
     lossy: bool = False
+    events: tuple[str, ...] | None = None
+    envelopes: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("topics", "columns"):
+        for name in ("topics", "columns", "events"):
             given = getattr(self, name)
             if given is not None:
                 object.__setattr__(self, name, _names(name, given))
@@ -49,8 +52,11 @@ class Ticket:
             _check_offset(name, getattr(self, name))
         if self.start is not None and self.end is not None and self.end < self.start:
             raise BadTicket(f"end {self.end} is before start {self.start}")
-        if not isinstance(self.lossy, bool):
-            raise BadTicket("lossy must be true or false")
+        if (self.events is not None and self.stream != "events") or (self.envelopes and self.stream != "messages"):
+            raise BadTicket(f"events are chosen among events, envelopes among messages, not among {self.stream}")
+        for name in ("lossy", "envelopes"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadTicket(f"{name} must be true or false")
         self.matcher()
 
     def matcher(self) -> "re.Pattern[str] | None":

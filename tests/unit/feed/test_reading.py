@@ -218,6 +218,41 @@ def test_damage_is_an_error_or_passed_over(tmp_path: Path) -> None:
         assert read(follower, Ticket(start=lost.stop)) != []
 
 
+@patient
+@given(contents=records, names=st.lists(st.sampled_from([each.name.lower() for each in Event]), unique=True))
+def test_only_the_events_named_are_given(contents: list[list[bytes]], names: list[str]) -> None:
+    with written(contents) as (log, follower):
+        found = read(follower, Ticket(stream="events", events=tuple(names)), listed=LISTED)
+        assert found == [row for row in event_rows(log, NAMES | _learned(0)) if row["event"] in names]
+
+
+@patient
+@given(contents=records)
+def test_no_envelope_is_left_out_and_no_batch_that_cannot_hold_one_is_given(contents: list[list[bytes]]) -> None:
+    with written(contents) as (log, follower):
+        rows = message_rows(log)
+        found = read(follower, Ticket(envelopes=True))
+        assert [row for row in rows if row["protocol"] == "grpcq" or row["headers"]] == [
+            row for row in found if row["protocol"] == "grpcq" or row["headers"]
+        ]
+        assert all(row in rows for row in found)
+        if not any(row["headers"] for row in rows):
+            assert [row["offset"] for row in found] == [row["offset"] for row in rows if row["protocol"] == "grpcq"]
+
+
+@patient
+@given(contents=records)
+def test_sizes_come_without_the_values(contents: list[list[bytes]]) -> None:
+    with written(contents) as (log, follower):
+        found = read(follower, Ticket(columns=("offset", "value_size")))
+        assert found == [{"offset": row["offset"], "value_size": len(row["value"])} for row in message_rows(log)]
+
+
+def test_an_event_that_does_not_exist_is_refused() -> None:
+    with written([]) as (_, follower), pytest.raises(BrokerError, match="unknown events lost; there are subscribed,"):
+        read(follower, Ticket(stream="events", events=("acked", "lost")))
+
+
 @pytest.mark.parametrize("columns", [("nonsense",), (), ("value", "value")])
 def test_columns_that_are_not_there_are_refused(columns: tuple[str, ...]) -> None:
     with written([]) as (_, follower), pytest.raises(BrokerError, match="message_id"):

@@ -5,6 +5,7 @@ import pytest
 from headrace.feed.client import Span
 from headrace.spark.source.offsets import (
     QUIET_MAX,
+    QUIET_S,
     Pace,
     Pending,
     Reports,
@@ -87,6 +88,14 @@ def test_without_a_minimum_every_row_is_a_batch() -> None:
     assert pace.ready(1, 0)
     pace.began(0)
     assert pace.ready(1, 0)
+
+
+def test_a_quiet_stretch_is_passed_over_once_a_minute() -> None:
+    pace = Pace(None, 900)
+    assert pace.may_pass(0), "nobody knows when the last batch was"
+    pace.began(0)
+    assert not pace.may_pass(QUIET_S - 1)
+    assert pace.may_pass(QUIET_S)
 
 
 def test_a_batch_waits_for_its_minimum_or_its_time() -> None:

@@ -130,6 +130,8 @@ def test_no_name_no_reports_and_a_long_one_is_cut() -> None:
             "option columns: unknown columns ofset; messages have key",
         ),
         ({"subscribe": "a", "columns": "headers", "includeHeaders": "false"}, "option columns names headers"),
+        ({"subscribe": "a", "events": "acked"}, "option events is for stream events, this one is messages"),
+        ({"stream": "events", "envelopes": "true"}, "option envelopes is for stream messages, this one is events"),
         ({"subscribe": "a", "endpoint": "127.0.0.1:8815"}, "expected grpc://host:port"),
         ({"subscribe": "a", "tlsRoots": "/nowhere.pem"}, "option tlsRoots is '/nowhere.pem': no certificates there"),
         ({"subscribe": "a", "reader": "x" * 201}, "option reader has 201 characters"),

@@ -24,6 +24,7 @@ COLUMNS = (
 )
 SOURCE = {
     "subscribePattern": OWN_TOPICS_LEFT_OUT,
+    "envelopes": "true",
     "columns": "offset,timestamp,topic,protocol,message_id,headers,value",
 }
 CLAIMS_TO_BE_ONE = f"""protocol = 'grpcq' OR

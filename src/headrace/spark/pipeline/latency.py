@@ -19,7 +19,7 @@ def by_minute(frame: "DataFrame", settings: Settings) -> "DataFrame":
 
     quantiles = f.percentile_approx("latency_ms", list(QUANTILES.values()), _ACCURACY)
     return (
-        frame.where("event = 'acked' AND latency_ms IS NOT NULL")
+        frame.where("latency_ms IS NOT NULL")
         .withColumns({name: f.coalesce(name, f.lit("")) for name in ("topic", "subscription")})
         .withWatermark("timestamp", settings.late_by)
         .groupBy(f.window("timestamp", "1 minute"), "topic", "subscription")
@@ -37,7 +37,7 @@ def by_minute(frame: "DataFrame", settings: Settings) -> "DataFrame":
 
 TABLE = PipelineTable(
     spec=TableSpec(name="latency", time="minute", position=None, keys=("minute", "topic", "subscription")),
-    source={"stream": "events", "columns": "timestamp,event,topic,subscription,latency_ms"},
+    source={"stream": "events", "events": "acked", "columns": "timestamp,topic,subscription,latency_ms"},
     rows=by_minute,
     aggregate=True,
 )

@@ -17,7 +17,7 @@ def by_minute(frame: "DataFrame", settings: Settings) -> "DataFrame":
     return (
         frame.withWatermark("timestamp", settings.late_by)
         .groupBy(f.window("timestamp", "1 minute"), "topic", "protocol")
-        .agg(f.count("*").alias("messages"), f.sum(f.length("value").cast("long")).alias("bytes"))
+        .agg(f.count("*").alias("messages"), f.sum("value_size").alias("bytes"))
         .select(
             f.col("window.start").alias("minute"),
             "topic",
@@ -31,7 +31,7 @@ def by_minute(frame: "DataFrame", settings: Settings) -> "DataFrame":
 
 TABLE = PipelineTable(
     spec=TableSpec(name="traffic", time="minute", position=None, keys=("minute", "topic", "protocol")),
-    source={"subscribePattern": OWN_TOPICS_LEFT_OUT, "columns": "topic,protocol,timestamp,value"},
+    source={"subscribePattern": OWN_TOPICS_LEFT_OUT, "columns": "topic,protocol,timestamp,value_size"},
     rows=by_minute,
     aggregate=True,
 )

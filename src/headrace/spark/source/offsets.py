@@ -11,8 +11,9 @@ from headrace.feed.client import Span
 from headrace.spark.source.values import Position
 
 QUIET_MAX = 65_536
-"""A stretch this long with nothing for the query in it is passed over by an empty micro-batch, so that the checkpoint
-does not stay behind on a part of the log that retention removes."""
+QUIET_S = 60.0
+"""A stretch this long with nothing for the query in it is passed over by an empty micro-batch now and then, so that the
+checkpoint does not stay behind on a part of the log that retention removes."""
 
 
 class DataLossError(RuntimeError):
@@ -126,6 +127,10 @@ class Pace:
         """Whether a batch of so many rows begins now; the first always does."""
         waited = self.began_s is None or now_s - self.began_s >= self.delay_max_s
         return self.rows_min is None or rows >= self.rows_min or waited
+
+    def may_pass(self, now_s: float) -> bool:
+        """Whether a batch begins now only to pass over a stretch that has nothing for the query."""
+        return self.began_s is None or now_s - self.began_s >= QUIET_S
 
     def began(self, now_s: float) -> None:
         """Note that a batch begins."""

@@ -31,7 +31,7 @@ _SCHEMES = ("grpc://", "grpc+tls://", "grpc+tcp://", "grpc+unix://")
 
 CONNECTION_OPTIONS = ("endpoint", "key", "tlsRoots", "retryTimeout")
 READ_OPTIONS = (
-    *CONNECTION_OPTIONS, "subscribe", "subscribePattern", "stream", "columns", "includeHeaders",
+    *CONNECTION_OPTIONS, "subscribe", "subscribePattern", "stream", "events", "envelopes", "columns", "includeHeaders",
     "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxRecordsPerPartition", "reader",
@@ -66,6 +66,8 @@ class ReadOptions:
     stream: Stream = "messages"
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
+    events: tuple[str, ...] | None = None
+    envelopes: bool = False
     columns: tuple[str, ...]
     starting: Position | None = None
     ending: Position | None = None
@@ -88,6 +90,8 @@ class ReadOptions:
             end=end,
             columns=self.columns,
             lossy=not self.fail_on_data_loss,
+            events=self.events,
+            envelopes=self.envelopes,
         )
 
 
@@ -119,6 +123,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         stream=stream,
         topics=topics,
         pattern=pattern,
+        events=_for_stream(options, "events", "events", stream, values.names),
+        envelopes=_for_stream(options, "envelopes", "messages", stream, values.flag) or False,
         columns=_columns(options, stream),
         starting=starting,
         ending=ending,
@@ -223,6 +229,13 @@ def _selection(options: _Given, stream: Stream) -> tuple[tuple[str, ...] | None,
         hint = "" if options else ". For a table declared with columns Spark keeps no options: declare it without"
         raise OptionError(f"which topics? Give option subscribe (names) or subscribePattern (.* for all){hint}")
     return topics, None if pattern == ".*" else pattern
+
+
+def _for_stream(options: _Given, name: str, of: Stream, stream: Stream, parse: Callable[[str], Any]) -> Any:
+    """An option that only one of the streams has."""
+    if name in options and stream != of:
+        raise OptionError(f"option {name} is for stream {of}, this one is {stream}")
+    return options.value(name, parse)
 
 
 def _columns(options: _Given, stream: Stream) -> tuple[str, ...]:

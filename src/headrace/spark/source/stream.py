@@ -41,8 +41,8 @@ from headrace.spark.source.reader import read_range, shared_client, split_range
 POLL_S = 1.0
 """How long a query waits inside Spark's question for news; more would make `stop()` slow."""
 
-LULL_S = 0.01
-"""The least time between two looks at a log that is busy with what does not concern the query."""
+LULL_S, LULL_S_MAX = 0.01, 0.1
+"""The least time between two looks at a log that is busy with what does not concern the query; it grows with them."""
 
 REPORT_S = 5.0
 REPORT_RETRY_S = 2.0
@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = self._waiting
         if waiting is None:
             return None
-        return encode(waiting.start if waiting.quiet else waiting.end)
+        return encode(waiting.end if waiting.found else waiting.start)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The batch in one partition when it is small, else in one for each core, or as the options say."""
@@ -166,24 +166,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is waiting behind `start`; while that is not enough for a batch, wait a little for more."""
         client = self._client()
         deadline = time.monotonic() + POLL_S
+        lull = LULL_S
         before = self._waiting
-        quiet = before.end if before is not None and before.quiet and before.start == start else start
+        quiet = before.end if before is not None and not before.found and before.start == start else start
         while True:
             waiting = self._look(start, quiet, latest)
             left = deadline - time.monotonic()
             if self._ready(waiting) or left <= 0:
                 return waiting
-            if waiting.quiet:
+            if not waiting.found:
                 quiet = waiting.end
             asked = time.monotonic()
             latest = max(latest, client.wait(latest, left))
-            time.sleep(max(0.0, LULL_S - (time.monotonic() - asked)))
+            time.sleep(max(0.0, lull - (time.monotonic() - asked)))
+            lull = min(2 * lull, LULL_S_MAX)
 
     def _ready(self, waiting: Pending) -> bool:
         """Whether what is waiting makes a batch now."""
+        now = time.monotonic()
         if waiting.quiet:
             return False
-        return self._target is not None or self._pace.ready(waiting.found, time.monotonic())
+        if self._target is not None:
+            return True
+        return self._pace.ready(waiting.found, now) if waiting.found else self._pace.may_pass(now)
 
     def _look(self, start: int, quiet: int, end: int) -> Pending:
         """What waits between `start` and `end` when it is known that there is nothing before `quiet`."""
