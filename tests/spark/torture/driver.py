@@ -1,13 +1,11 @@
 """A driver to be killed: tables of every kind, and a stream from one topic into another, in one session.
 
-Prints `running` once all of them do; `once` makes it catch up and end instead of going on.
+Prints `running` once the table of messages has grown; `once` makes it catch up and end instead of going on.
 """
 
 import sys
 import threading
 from pathlib import Path
-
-from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark.pipeline.run import Pipeline
 from headrace.spark.pipeline.settings import Settings
@@ -24,8 +22,6 @@ def main(endpoint: str, key: str, lake: str, how: str) -> None:
     """Run until killed, or once."""
     once = how == "once"
     spark = new_session("torture", master="local[2]", memory="1g", conf=CONF)
-    settings = Settings(lake=Path(lake), endpoint=endpoint, key=key, every_s=0.5, offsets_max=2000)
-    pipeline = Pipeline(spark, chosen(TABLES), settings, once=once)
     connection = {"endpoint": endpoint, "key": key}
     source = {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "500", "reader": "copier"}
     orders = spark.readStream.format("headrace").options(**connection, **source).load()
@@ -34,13 +30,15 @@ def main(endpoint: str, key: str, lake: str, how: str) -> None:
         .writeStream.format("headrace")
         .options(**connection, topic="copies", checkpointLocation=str(Path(lake, "_copies")))
     )
-    how_often = {"availableNow": True} if once else {"processingTime": "0 seconds"}
-    copying: StreamingQuery | None = None
+    copying = copies.trigger(**({"availableNow": True} if once else {"processingTime": "0 seconds"})).start()
+    settings = Settings(lake=Path(lake), endpoint=endpoint, key=key, every_s=0.5, offsets_max=2000)
+    pipeline = Pipeline(spark, chosen(TABLES), settings, once=once)
+    told = False
     for _ in pipeline.run(threading.Event()):
-        if copying is None and pipeline.settled:
-            copying = copies.trigger(**how_often).start()
+        messages = pipeline.runners[0].query
+        if not told and messages is not None and messages.lastProgress is not None:
             print("running", flush=True)  # noqa: T201 - the parent waits for it
-    copying = copying or copies.trigger(**how_often).start()
+            told = True
     copying.awaitTermination()
     if (error := copying.exception()) is not None:
         raise error

@@ -16,6 +16,7 @@ from headrace.spark.pipeline.handlers import NAME as HANDLERS
 from headrace.spark.pipeline.handlers import Call, Handler, handled
 from headrace.spark.pipeline.positions import position
 from headrace.spark.pipeline.settings import READER_PREFIX, Settings
+from headrace.spark.source.source import HeadraceSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,6 +70,17 @@ def followed(spark: "SparkSession", table: PipelineTable, settings: Settings) ->
         **_pace(table.name, settings),
         "startingOffsets": starting(table, settings),
     }
+    return _stream(spark, options)
+
+
+def _stream(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
+    """The log as a stream, by a data source that is this query's alone.
+
+    When a stream starts, Spark writes into the environment that belongs to its source. Streams of one source that start
+    at the same moment spoil it for each other, and from then on none of their tasks can be serialized ("Illegal size 5
+    of collection, expected 6").
+    """
+    spark.dataSource.register(HeadraceSource)
     return spark.readStream.format("headrace").options(**options).load()
 
 
@@ -91,7 +103,7 @@ def start_handlers(
     options = {**settings.connection(), **SOURCE, **_pace(HANDLERS, settings), "startingOffsets": "earliest"}
     _own_pool(spark, HANDLERS)
     writer = (
-        handled(spark.readStream.format("headrace").options(**options).load(), settings, handlers)
+        handled(_stream(spark, options), settings, handlers)
         .writeStream.queryName(HANDLERS)
         .option("checkpointLocation", str(Layout(settings.lake).checkpoint(HANDLERS)))
         .format("headrace")

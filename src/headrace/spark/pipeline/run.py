@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 FAILURES_MAX = 5
 BACKOFF_S = 1.0
 BACKOFF_S_MAX = 30.0
-SETTLING = ("Initializing", "Getting offsets")
 COMPACT_EVERY_S = 60.0
 COMPACT_FILES_MIN = 64
 NICENESS = 10
@@ -64,16 +63,10 @@ class Runner:
         ended = self.query is not None and not self.query.isActive and self.query.exception() is None
         return self._once and ended and not self._stopped
 
-    @property
-    def settling(self) -> bool:
-        """Whether the query has been started and has not read its first offsets yet."""
-        query = self.query
-        return query is not None and query.isActive and query.status["message"].startswith(SETTLING)
-
-    def watch(self, now_s: float, *, may_start: bool = True) -> None:
+    def watch(self, now_s: float) -> None:
         """Start the query when it is due. Raises PipelineFailed when it failed too often without getting anywhere."""
         if self.query is None:
-            if may_start and now_s >= self._due_s:
+            if now_s >= self._due_s:
                 self._start(now_s)
             return
         if not self.query.isActive and (error := self.query.exception()) is not None:
@@ -133,20 +126,11 @@ class Pipeline:
         """Whether all tables have caught up; never the case of a pipeline that goes on."""
         return all(runner.done for runner in self.runners)
 
-    @property
-    def settled(self) -> bool:
-        """Whether every query has been started and has read its first offsets."""
-        return all(runner.query is not None and not runner.settling for runner in self.runners)
-
     def watch(self) -> None:
-        """Look after every query once, and start one at most. Raises PipelineFailed.
-
-        In some sessions whose queries were started at once, Spark 4.3 could serialize no task any more ("Illegal size 5
-        of collection, expected 6"). Why is not known; a collection changed by several threads would look like this.
-        """
+        """Look after every query once. Raises PipelineFailed."""
         now_s = time.monotonic()
         for runner in self.runners:
-            runner.watch(now_s, may_start=not any(other.settling for other in self.runners))
+            runner.watch(now_s)
 
     def stop(self) -> None:
         """End all queries."""
