@@ -27,7 +27,7 @@ from bench.pipeline.stand import Meter, Stand
 LOOK_S = 0.005
 STEP_S = 0.05
 STEPS = 60
-WARM_UP_S = 15.0
+WARM_UP_S = 30.0
 START_TIMEOUT_S = 300.0
 CATCH_UP_S = 60.0
 _FILE = re.compile(r"(\d{20})-(\d{20})-(\d+)-[0-9a-f]+\.parquet")

@@ -4,11 +4,12 @@ Knows settings, not tables. `docs/spark.md` says what each default is for.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.spark.java import SparkUnavailable, cache_dir, find_java
+from headrace.spark.java import Java, SparkUnavailable, cache_dir, find_java
 from headrace.spark.launch import STACK, gateway, spark_home
 from headrace.spark.shipping import ship
 
@@ -17,12 +18,10 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 DAEMON = "headrace.spark.daemon"
-LOCAL_FILES = "org.apache.hadoop.fs.RawLocalFileSystem"
 MEMORY = "2g"
 SHUFFLE_PARTITIONS = 2
 
 DEFAULTS: Mapping[str, str] = {
-    "spark.hadoop.fs.file.impl": LOCAL_FILES,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -62,13 +61,29 @@ def new_session(
     if SparkSession.getActiveSession() is not None:
         return builder.getOrCreate()
     java = find_java()
+    with _jvm(java, settings, memory, log) as asked:
+        session = _configured(builder, asked).getOrCreate()
+    _leave_out_checksums(session)
+    return ship(session)
+
+
+@contextmanager
+def _jvm(java: Java, settings: Mapping[str, str], memory: str, log: Path | None) -> Iterator[dict[str, str]]:
+    """The JVM a session is made in: ours, else what Spark's scripts start; what it has to be asked for besides."""
     if not java.bundled or "SPARK_HOME" in os.environ:
         os.environ["JAVA_HOME"] = str(java.home)
         options = f"-Xss{STACK} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
-        builder = builder.config("spark.driver.extraJavaOptions", options)
-        return ship(builder.config("spark.driver.memory", memory).getOrCreate())
-    with gateway(java, spark_home(cache_dir()), settings, memory, log):
-        return ship(builder.getOrCreate())
+        yield {"spark.driver.extraJavaOptions": options, "spark.driver.memory": memory}
+    else:
+        with gateway(java, spark_home(cache_dir()), settings, memory, log):
+            yield {}
+
+
+def _leave_out_checksums(spark: "SparkSession") -> None:
+    """Have the driver write local files without one of checksums beside each: it is half the work of a checkpoint."""
+    hadoop: Any = spark.sparkContext._jvm
+    files = hadoop.org.apache.hadoop.fs.FileSystem.getLocal(spark.sparkContext._jsc.hadoopConfiguration())
+    files.setWriteChecksum(False)
 
 
 def _configured(builder: "SparkSession.Builder", conf: Mapping[str, str]) -> "SparkSession.Builder":

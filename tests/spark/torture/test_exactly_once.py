@@ -157,6 +157,7 @@ def test_every_row_once_after_kills_of_everything(tmp_path: Path) -> None:
             for number in range(KILLS):
                 with driven(broker, lake, "forever") as driver:
                     until_running(driver)
+                    print(f"driver {number + 1} of {KILLS} runs")  # noqa: T201 - shown when the test fails
                     customers.serve(chance.randrange(BATCHES_MAX))
                     if number % 4 == 1:
                         kill_a_worker(driver, chance)
