@@ -1,6 +1,6 @@
 """A driver to be killed: tables of every kind, and a stream from one topic into another, in one session.
 
-Prints `running` once the table of messages has grown; `once` makes it catch up and end instead of going on.
+Prints `running` once the table of messages has grown; `once` makes it catch up, in bigger steps, and end.
 """
 
 import sys
@@ -22,8 +22,10 @@ def main(endpoint: str, key: str, lake: str, how: str) -> None:
     """Run until killed, or once."""
     once = how == "once"
     spark = new_session("torture", master="local[2]", memory="1g", conf=CONF)
+    settings = Settings(lake=Path(lake), endpoint=endpoint, key=key, every_s=0.5, offsets_max=100_000 if once else 2000)
     connection = {"endpoint": endpoint, "key": key}
-    source = {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "500", "reader": "copier"}
+    source = {"subscribe": "orders", "startingOffsets": "earliest", "reader": "copier"}
+    source["maxOffsetsPerTrigger"] = str(settings.offsets_max // 4)
     orders = spark.readStream.format("headrace").options(**connection, **source).load()
     copies = (
         orders.select("key", "value", "headers", "message_id")
@@ -31,7 +33,6 @@ def main(endpoint: str, key: str, lake: str, how: str) -> None:
         .options(**connection, topic="copies", checkpointLocation=str(Path(lake, "_copies")))
     )
     copying = copies.trigger(**({"availableNow": True} if once else {"processingTime": "0 seconds"})).start()
-    settings = Settings(lake=Path(lake), endpoint=endpoint, key=key, every_s=0.5, offsets_max=2000)
     pipeline = Pipeline(spark, chosen(TABLES), settings, once=once)
     told = False
     for _ in pipeline.run(threading.Event()):

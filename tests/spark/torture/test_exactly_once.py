@@ -88,7 +88,7 @@ class Customers:
                 for _ in numbers:
                     delivery = await asyncio.wait_for(anext(orders), 2.0)
                     await delivery.ack()
-                await self._pause(0.02)
+                await self._pause(0.1)
 
 
 def call(number: int) -> Message:
