@@ -1,5 +1,6 @@
 """What publishers feel while backfills run one after the other on the same cores."""
 
+import os
 import shutil
 import tempfile
 import threading
@@ -20,9 +21,9 @@ RATE = 20_000
 
 def interference(spark: Any, stand: Stand, rows: int, seconds: float) -> Interference:
     """Rate and p99 idle, then with the log's first `rows` messages being filled in again and again."""
-    idle_rate, idle_p99_ms = _publish_rate(stand, seconds), _p99_ms(stand, seconds)
+    idle_p99_ms, idle_rate = _p99_ms(stand, seconds), _publish_rate(stand, seconds)
     with _backfilling(spark, stand, rows) as done:
-        busy_rate, busy_p99_ms = _publish_rate(stand, seconds), _p99_ms(stand, seconds)
+        busy_p99_ms, busy_rate = _p99_ms(stand, seconds), _publish_rate(stand, seconds)
     return Interference(
         idle_rate=idle_rate,
         busy_rate=busy_rate,
@@ -80,5 +81,7 @@ def _publish_rate(stand: Stand, seconds: float) -> float:
 
 
 def _p99_ms(stand: Stand, seconds: float) -> float:
+    """Taken once what others wrote before is on disk."""
+    os.sync()
     printed = stand.load("--scenario", "latency", "--qos", "1", "--rate", str(RATE), "--seconds", str(seconds))
     return float(printed["latency_us"]["p99"] / 1e3)
