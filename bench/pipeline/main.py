@@ -20,6 +20,7 @@ from bench.pipeline.picture import draw
 from bench.pipeline.stand import Stand, stand
 from bench.process import StartError
 from bench.results import rate_text
+from headrace.spark.session import give_way
 
 OUTPUT = Path(__file__).resolve().parent
 NAMES = ("freshness", "backfill", "scan", "writer", "interference")
@@ -108,6 +109,7 @@ class Bench:
     def _interference(self, spark: Any, broker: Stand, rows: int) -> None:
         if "interference" not in self._plan.names:
             return
+        give_way(spark)
         for turn in range(self._plan.repeats):
             job = lambda: interference(spark, broker, rows, self._plan.busy_s)  # noqa: E731
             run = self._step(f"interference {turn + 1}", job)

@@ -1,9 +1,26 @@
 """What a session of ours does that Spark's own defaults do not."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+
+from headrace.spark.session import NICENESS
+
+GIVES_WAY = """
+import os
+from headrace.spark.session import give_way, new_session
+
+spark = new_session("patient", master="local[1]", memory="512m")
+give_way(spark)
+pid = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+worker = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getpriority(os.PRIO_PROCESS, 0)).first()
+print(os.getpriority(os.PRIO_PROCESS, pid), worker)
+spark.stop()
+"""
 
 
 def _origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -18,3 +35,10 @@ def test_workers_are_forked_with_what_they_need(spark: SparkSession) -> None:
     assert found is not None
     assert found["module"] == "headrace.spark.daemon"
     assert found["kept"] > 50_000, "Arrow and pandas alone are more"
+
+
+def test_a_session_that_gives_way_stays_behind_others(tmp_path: Path) -> None:
+    told = subprocess.run([sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True, cwd=tmp_path)
+    threads, worker = told.stdout.split()[-2:]
+    assert int(threads) == NICENESS
+    assert int(worker) == NICENESS

@@ -145,6 +145,7 @@ def backfill(
 ) -> None:
     """Fill a range of the log into the tables afterwards; rows that are there stay as they are."""
     from headrace.spark.pipeline.backfill import backfill as fill
+    from headrace.spark.session import give_way
 
     chosen = _tables(tables)
     settings = _settings(target, lake, form)
@@ -154,6 +155,7 @@ def backfill(
     stop = client.span().latest if end is None else _offset(client, end, "--to")
     output = Output(as_json=as_json)
     with _session(master, memory, conf) as spark:
+        give_way(spark)
         for table in chosen:
             done = fill(spark, table, settings, start, stop)
             speed = number(round(done.rows / done.seconds)) if done.seconds else "-"

@@ -5,7 +5,7 @@ Knows settings, not tables. `docs/spark.md` says what each default is for.
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 DAEMON = "headrace.spark.daemon"
 MEMORY = "2g"
+NICENESS = 10
 SHUFFLE_PARTITIONS = 2
 
 DEFAULTS: Mapping[str, str] = {
@@ -79,10 +80,26 @@ def _jvm(java: Java, settings: Mapping[str, str], memory: str, log: Path | None)
             yield {}
 
 
+def give_way(spark: "SparkSession") -> None:
+    """Have the driver, and workers it starts on this machine, take cores only when others leave them some; for good.
+
+    Linux shares cores out among sessions first, if the JVM has one of its own, and then among the threads of each.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        return
+    jvm: Any = spark.sparkContext._jvm
+    pid = int(jvm.java.lang.ProcessHandle.current().pid())
+    with suppress(OSError):
+        if os.getsid(pid) == pid:
+            Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), NICENESS)
+
+
 def _leave_out_checksums(spark: "SparkSession") -> None:
     """Have the driver write local files without one of checksums beside each: it is half the work of a checkpoint."""
-    hadoop: Any = spark.sparkContext._jvm
-    files = hadoop.org.apache.hadoop.fs.FileSystem.getLocal(spark.sparkContext._jsc.hadoopConfiguration())
+    jvm: Any = spark.sparkContext._jvm
+    files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark.sparkContext._jsc.hadoopConfiguration())
     files.setWriteChecksum(False)
 
 
