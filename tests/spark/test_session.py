@@ -25,9 +25,10 @@ spark.stop()
 
 def _origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import gc
-    import sys
 
-    yield pa.record_batch({"module": [sys.modules["__main__"].__spec__.name], "kept": [gc.get_freeze_count()]})
+    from headrace.spark.daemon import main_module
+
+    yield pa.record_batch([pa.array([main_module()]), pa.array([gc.get_freeze_count()])], ["module", "kept"])
 
 
 def test_workers_are_forked_with_what_they_need(spark: SparkSession) -> None:
