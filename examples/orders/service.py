@@ -5,6 +5,11 @@ import orders_pb2
 import orders_pb2_grpc
 
 
+def say(text: str) -> None:
+    """A line in one piece: handlers run in several threads at once."""
+    print(f"{text}\n", end="", flush=True)  # noqa: T201
+
+
 class Orders(orders_pb2_grpc.OrdersServicer):
     """Orders in memory, by id."""
 
@@ -19,7 +24,7 @@ class Orders(orders_pb2_grpc.OrdersServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"order {request.order_id}: nothing is ordered")
         self.placed.setdefault(request.order_id, request)
         customer = dict(context.invocation_metadata()).get("user_id", "somebody")
-        print(f"{customer} ordered {request.quantity} x {request.item} ({request.order_id})", flush=True)  # noqa: T201
+        say(f"{customer} ordered {request.quantity} x {request.item} ({request.order_id})")
         return orders_pb2.PlaceOrderReply(status="placed")
 
     def CancelOrder(  # noqa: N802
@@ -30,5 +35,5 @@ class Orders(orders_pb2_grpc.OrdersServicer):
             context.set_code(grpc.StatusCode.NOT_FOUND)
             context.set_details(f"order {request.order_id} is not known")
         else:
-            print(f"cancelled {request.order_id}", flush=True)  # noqa: T201
+            say(f"cancelled {request.order_id}")
         return orders_pb2.CancelOrderReply()
