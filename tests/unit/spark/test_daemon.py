@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.spark.daemon import main_module, settle
+from headrace.spark.daemon import settle
 
 WORKER = """
 import gc
@@ -40,4 +40,3 @@ def test_a_process_knows_what_it_was_started_as() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert told.stdout.strip() == "''"
-    assert isinstance(main_module(), str)
