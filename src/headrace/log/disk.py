@@ -141,10 +141,8 @@ class OsFile:
         return size
 
     def order(self, buffers: Sequence[Buffer], position: int) -> WriteOrder | None:
-        """What `pwritev` with `sync` would do with a small write."""
+        """What `pwritev` with `sync` would do through the page cache."""
         if not _SYNC_FLAG or len(buffers) > _BUFFERS_MAX:
-            return None
-        if self._direct is not None and sum(map(len, buffers)) >= WORTHWHILE:
             return None
         return WriteOrder(self._fd, buffers, position, _SYNC_FLAG)
 

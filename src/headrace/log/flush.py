@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.log.direct import WORTHWHILE
 from headrace.log.disk import Disk, File, WriteOrder, write_atomically
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
 from headrace.log.index import Directory, read_directory
@@ -16,8 +17,7 @@ from headrace.model.batch import Batch, Buffer
 from headrace.model.errors import StorageError
 
 BLOCK = 4096
-FILL_AFTER_BYTES_MAX = 64 * 1024
-FILL_BYTES_MIN = 128 * 1024
+FILL_BYTES_MIN = 512 * 1024
 FILL_FLUSHES = 32
 
 
@@ -92,7 +92,7 @@ class Writer:
 
     def order(self, buffers: Sequence[bytearray], size: int) -> WriteOrder | None:
         """What `append` with `sync` would do, if that is a single call; `advance` or `failed` is to follow it."""
-        if self.file is None or self._dirty:
+        if self.file is None or self._dirty or size >= WORTHWHILE:
             return None
         return self.file.order(self._plan(buffers, size), self.position)
 
@@ -115,7 +115,7 @@ class Writer:
         """What a write of this size that ends there takes along."""
         if end <= self._filled:
             return self._zeros[: min(-end % BLOCK, self._filled - end)]
-        if size > FILL_AFTER_BYTES_MAX:
+        if size >= WORTHWHILE:
             return self._zeros[:0]
         return self._zeros[: max(FILL_BYTES_MIN, FILL_FLUSHES * size)]
 

@@ -1,9 +1,12 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from headrace.log.flush import FILL_AFTER_BYTES_MAX, Writer
+from headrace.log.direct import WORTHWHILE
+from headrace.log.disk import OsDisk
+from headrace.log.flush import FILL_BYTES_MIN, Writer
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
 from tests.crash.faultdisk import FaultDisk, Survival
 
@@ -35,9 +38,20 @@ def test_filled_space_is_used_up_before_more_is_filled() -> None:
 
 def test_large_writes_fill_nothing() -> None:
     writer, disk = a_writer(fill_bytes=32)
-    size = FILL_AFTER_BYTES_MAX + 8
+    size = WORTHWHILE
     writer.append([bytearray(size)], size, sync=False)
     assert len(disk.contents(PATH)) == SEGMENT_HEADER_SIZE + size
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_DSYNC"), reason="this system cannot write and sync in one call")
+def test_a_small_write_is_one_call_even_when_it_fills_new_ground(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, OsDisk(), 1 << 20)
+    writer.start_segment(SegmentHeader(0, 0), [])
+    order = writer.order([bytearray(b"12345678")], 8)
+    assert order is not None
+    assert list(map(len, order.buffers)) == [8, FILL_BYTES_MIN]
+    assert writer.order([bytearray(WORTHWHILE)], WORTHWHILE) is None
+    writer.close()
 
 
 def test_a_failed_write_leaves_the_file_as_it_was() -> None:
