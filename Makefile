@@ -33,8 +33,8 @@ check: $(STAMP)        ## lint, types, import contract, tidy, unit and conforman
 	$(BIN)/pytest -q -n auto tests/tidy tests/unit tests/conformance
 
 test: $(STAMP)         ## everything, with compiled kernels and the core again interpreted
-	$(BIN)/pytest -q -n auto --dist loadgroup --ignore tests/spark
-	$(BIN)/pytest -q tests/spark
+	$(BIN)/pytest -q -n auto --ignore tests/spark
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/spark
 	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' tests/unit tests/conformance tests/e2e
 
 torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…)

@@ -1,11 +1,5 @@
-"""Streams into topics, exactly once: batches run again, brokers and drivers killed in the middle."""
+"""Streams into topics, exactly once: batches run again, brokers killed in the middle; `torture` kills drivers."""
 
-import os
-import random
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +15,6 @@ from tests.spark.conftest import Publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).parents[2]
-
 
 def numbered(first: int, last: int) -> list[bytes]:
     return [b"%06d" % number for number in range(first, last)]
@@ -119,57 +110,3 @@ def test_a_row_that_cannot_be_a_message_stops_the_query_and_leaves_nothing(
     with pytest.raises(StreamingQueryException, match="column value is null in 1 of 10 rows"):
         once(sink)
     assert copies(feed_broker) == []
-
-
-def start_copying(broker: Lakeside, checkpoint: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "tests.spark.writer_process", broker.endpoint, broker.key, str(checkpoint)]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below this one."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
-
-
-def copied(client: FeedClient) -> int:
-    return sum(each.messages for each in client.topics() if each.topic == "copies")
-
-
-def kill_driver(process: "subprocess.Popen[bytes]") -> None:
-    """End the driver, its JVM and every worker with -9, all at the same moment."""
-    for pid in [*descendants(process.pid), process.pid]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
-
-
-@pytest.mark.parametrize("seed", [20261116])
-def test_a_driver_killed_at_any_moment_leaves_every_row_once(
-    feed_broker: Lakeside, publish: Publish, tmp_path: Path, seed: int
-) -> None:
-    chance = random.Random(seed)
-    rows = 4_000
-    publish("orders", numbered(0, rows))
-    checkpoint = tmp_path / "checkpoint"
-    for kill in range(3):
-        process = start_copying(feed_broker, checkpoint)
-        with FeedClient(feed_broker.endpoint, key=feed_broker.key) as client:
-            goal = copied(client) + chance.randrange(1, 1000)
-            while copied(client) < goal and process.poll() is None:
-                client.wait(client.span().latest, 1.0)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(chance.uniform(0.0, 0.2))
-        kill_driver(process)
-        if kill == 1:
-            feed_broker.kill()
-            feed_broker.start()
-    assert len(copies(feed_broker)) < rows, "the last kill came after the end"
-    assert start_copying(feed_broker, checkpoint).wait(120) == 0
-    assert sorted(copies(feed_broker)) == numbered(0, rows)

@@ -62,6 +62,17 @@ def test_spark_home_has_everything_but_the_zip(tmp_path: Path) -> None:
     assert spark_home(tmp_path) == home
 
 
+def test_a_new_spark_home_takes_the_place_of_those_whose_pyspark_is_gone(tmp_path: Path) -> None:
+    lost, found, begun = (tmp_path / f"spark-{name}" for name in ("lost", "found", "begun"))
+    for home in (lost, found, begun):
+        home.mkdir()
+    (lost / "classes.jsa").write_bytes(b"big")
+    (lost / "jars").symlink_to(tmp_path / "nowhere")
+    (found / "jars").symlink_to(tmp_path)
+    spark_home(tmp_path)
+    assert (lost.exists(), found.exists(), begun.exists()) == (False, True, True)
+
+
 def test_a_jvm_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "START_TIMEOUT_S", 20.0)
     with (
