@@ -17,6 +17,7 @@ from headrace.feed.client import DataLoss, FeedClient, FeedError, Part, Span, To
 from headrace.feed.messages import Keys, Listening
 from headrace.feed.schema import EVENTS, MESSAGES
 from headrace.feed.ticket import Ticket
+from headrace.feed.whereabouts import whereabouts
 from headrace.log import Log, LogSettings, OsDisk
 from headrace.model.batch import Protocol, build_batch
 from headrace.model.events import Event, EventPart, Range
@@ -208,6 +209,12 @@ def test_a_key_for_some_topics_is_for_those(feed: Feeding) -> None:
             with pytest.raises(FeedError, match="not allowed to read stock") as refused:
                 ask()
             assert refused.value.code == "forbidden"
+
+
+def test_where_the_log_is_is_told_to_those_who_may_read_all_of_it(feed: Feeding, directory: Path) -> None:
+    with feed.client() as client, feed.client("clerk-key") as clerk:
+        assert client.whereabouts() == whereabouts(directory)
+        assert clerk.whereabouts() is None
 
 
 def test_callers_without_a_key_may_be_let_in(log: Log, directory: Path) -> None:

@@ -54,7 +54,7 @@ def values(rows: DataFrame) -> list[bytes]:
 def test_a_topic_is_a_table(read: Read) -> None:
     orders = read(subscribe="orders").load()
     assert orders.schema.simpleString() == MESSAGES
-    assert all(field.nullable for field in orders.schema)
+    assert {field.name for field in orders.schema if field.nullable} == {"key", "headers", "message_id"}
     assert values(orders) == ORDERS
     kept = orders.select("key", "topic", "partition", "headers", "protocol", "message_id").distinct()
     expected = (
@@ -91,9 +91,26 @@ def test_columns_are_read_as_asked_for(read: Read) -> None:
     assert "headers" not in read(subscribe="orders", includeHeaders="false").load().columns
 
 
-def test_a_schema_that_is_not_ours_is_refused(read: Read) -> None:
-    wrong = read(subscribe="orders").schema("value string")
-    with pytest.raises(PySparkException, match="value must be binary"):
+def test_through_the_feed_the_rows_are_the_same(read: Read) -> None:
+    near, far = (read(subscribe="orders", shortCircuit=text).load() for text in ("true", "false"))
+    assertDataFrameEqual(near, far)
+    assert values(far) == ORDERS
+
+
+@pytest.mark.parametrize("near", ["true", "false"])
+def test_a_schema_may_call_columns_nullable_that_are_not(read: Read, near: str) -> None:
+    rows = read(subscribe="orders", shortCircuit=near).schema("offset bigint, value binary").load()
+    assert all(field.nullable for field in rows.schema)
+    assert values(rows) == ORDERS
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [("value string", "value must be binary"), ("key binary NOT NULL", "key must be .* may be null")],
+)
+def test_a_schema_that_is_not_ours_is_refused(read: Read, given: str, fault: str) -> None:
+    wrong = read(subscribe="orders").schema(given)
+    with pytest.raises(PySparkException, match=fault):
         wrong.load().collect()
 
 

@@ -16,6 +16,7 @@ from tests.spark.conftest import Publish
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 def numbered(first: int, last: int) -> list[bytes]:
     return [b"%06d" % number for number in range(first, last)]
 

@@ -11,6 +11,7 @@ from headrace.auth import Identity
 from headrace.feed.selection import range_of, wanted
 from headrace.feed.ticket import OFFSET_MAX, Ticket
 from headrace.feed.watch import Watch
+from headrace.feed.whereabouts import whereabouts
 from headrace.log.bearings import Cell, cells, offset_at
 from headrace.log.follower import Follower
 from headrace.model.errors import BrokerError, Code
@@ -54,6 +55,7 @@ class Actions:
             "wait": self.wait,
             "offset_at": self.offset_at,
             "split": self.split,
+            "whereabouts": self.whereabouts,
         }
 
     def topics(self, identity: Identity, body: bytes) -> object:
@@ -91,6 +93,12 @@ class Actions:
         offsets = range_of(ticket, self._follower.committed())
         shares = cells(self._follower, offsets.start, offsets.end, wants)
         return split_cells(offsets.start, offsets.end, shares, parts)
+
+    def whereabouts(self, identity: Identity, body: bytes) -> object:
+        """Where the log is, for those who may read all of it; null for others. Raises BrokerError."""
+        _decoded(body, NoBody)
+        place = whereabouts(self._follower.directory) if "*" in identity.subscribe.patterns else None
+        return place._asdict() if place is not None else None
 
 
 def split_cells(start: int, end: int, shares: Sequence[Cell], parts: int) -> list[dict[str, int]]:

@@ -17,6 +17,7 @@ from pyarrow import flight
 
 from headrace.feed.schema import select
 from headrace.feed.ticket import Ticket
+from headrace.feed.whereabouts import Whereabouts
 
 DEFAULT_ENDPOINT = "grpc://127.0.0.1:8815"
 RETRY_S = 30.0
@@ -157,6 +158,11 @@ class FeedClient:
             del body[name]
         return [Part(**each) for each in self._act("split", {**body, "parts": parts})]
 
+    def whereabouts(self) -> Whereabouts | None:
+        """Where the log is, for those who may read all of it and happen to be on that machine; None for others."""
+        said = self._act("whereabouts", {})
+        return Whereabouts(**said) if said else None
+
     def schema(self, ticket: Ticket) -> pa.Schema:
         """The schema of the ticket's rows."""
         return select(ticket.stream, ticket.columns)
@@ -172,7 +178,8 @@ class FeedClient:
             try:
                 with _cancelled(self._connection().do_get(flight.Ticket(ticket.encode()), self._call())) as chunks:
                     for chunk in chunks:
-                        ticket = _behind(ticket, chunk.app_metadata)
+                        position = chunk.app_metadata
+                        ticket = behind(ticket, None if position is None else position.to_pybytes())
                         patience.renew()
                         if chunk.data is not None and chunk.data.num_rows:
                             yield chunk.data
@@ -308,11 +315,11 @@ class _Patience:
         return True
 
 
-def _behind(ticket: Ticket, position: pa.Buffer | None) -> Ticket:
+def behind(ticket: Ticket, position: bytes | None) -> Ticket:
     """The ticket for what follows the rows at whose end this position was given."""
     if position is None:
         return ticket
-    start, skip, end = json.loads(position.to_pybytes())
+    start, skip, end = json.loads(position)
     return replace(ticket, start=start, skip=skip, end=end)
 
 

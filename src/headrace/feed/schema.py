@@ -18,8 +18,9 @@ _MESSAGES: dict[str, pa.DataType] = {
     "protocol": pa.string(),
     "message_id": pa.string(),
 }
-MESSAGES = pa.schema(_MESSAGES)
-"""One row a message. A key, headers or a message id that a message does not have is null."""
+_MAY_BE_MISSING = {"key", "headers", "message_id"}
+MESSAGES = pa.schema([pa.field(name, kind, name in _MAY_BE_MISSING) for name, kind in _MESSAGES.items()])
+"""One row a message. A key, headers or a message id that a message does not have is null, nothing else ever is."""
 
 _EVENTS: dict[str, pa.DataType] = {
     "offset": pa.int64(),
@@ -37,7 +38,7 @@ EVENTS = pa.schema(_EVENTS)
 """One row for each message an event is about, one row for an event about none."""
 
 STREAMS = {"messages": MESSAGES, "events": EVENTS}
-_BY_NAME_ONLY = {"messages": pa.schema({"value_size": pa.int32()}), "events": pa.schema([])}
+_BY_NAME_ONLY = {"messages": pa.schema([pa.field("value_size", pa.int32(), nullable=False)]), "events": pa.schema([])}
 """Columns that only those get who name them."""
 
 

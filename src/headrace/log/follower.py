@@ -43,7 +43,7 @@ class Follower:
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         """Raises StorageError when there is no log that could be followed."""
-        self._directory = directory
+        self.directory = directory
         self._disk = disk
         self._committed = CommittedReader(directory)
         self._lock = RLock()
@@ -213,19 +213,19 @@ class Follower:
         known = {}
         if committed.writer == Committed(0, 0, 0, self._generation).writer:
             known = {(each.first, each.limit): each for each in self._segments if each.is_sealed}
-        firsts = segment_firsts(self._disk.list(self._directory))
+        firsts = segment_firsts(self._disk.list(self.directory))
         segments = []
         for first, limit in zip_longest(firsts, firsts[1:]):
             if limit is not None and limit <= committed.earliest:
                 continue  # about to be removed
             followed = known.get((first, limit))
-            segments.append(followed or Followed(segment_path(self._directory, first), self._disk, limit))
+            segments.append(followed or Followed(segment_path(self.directory, first), self._disk, limit))
         for old in set(self._segments).difference(segments):
             self._reader.forget(old.segment)
         return segments
 
     def _failure(self, error: Exception) -> StorageError:
-        return StorageError(f"cannot read the log in {self._directory}: {error}")
+        return StorageError(f"cannot read the log in {self.directory}: {error}")
 
 
 def _add_up(tallies: dict[str, TopicTally], followed: Followed) -> None:

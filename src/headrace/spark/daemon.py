@@ -11,7 +11,10 @@ from functools import cache
 from importlib import import_module
 
 SPARKS_OWN = "pyspark.daemon"
-LOADED = ("pandas", "headrace.spark.lake.sink", "headrace.spark.pipeline.decoding", "headrace.spark.source.source")
+LOADED = (
+    "pandas", "headrace.feed.nearby", "headrace.spark.lake.sink", "headrace.spark.pipeline.decoding",
+    "headrace.spark.source.source",
+)  # fmt: skip
 
 
 def main_module() -> str:

@@ -30,6 +30,9 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 STACK = "4m"
 """Plans of stateful queries are nested deeply enough to overflow a thread's usual stack when they are serialized."""
 
+COLLECTOR = "-XX:+UseParallelGC"
+"""Rows that come and go by the million cost a fifth less without the barriers of a collector that works alongside."""
+
 START_TIMEOUT_S = 120.0
 SETTLED_S = 3.0
 LOOPBACK = "127.0.0.1"
@@ -110,6 +113,8 @@ def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> lis
         "-Djdk.reflect.useDirectMethodHandle=false",
         "-Dio.netty.tryReflectionSetAccessible=true",
         f"-Dlog4j2.configurationFile={LOGGING}",
+        *("-Darrow.enable_unsafe_memory_access=true", "-Darrow.enable_null_check_for_get=false"),
+        *(() if any(option.startswith("-XX:+Use") and option.endswith("GC") for option in own) else (COLLECTOR,)),
         *archive_options(java, home),
         *own,
         "org.apache.spark.deploy.SparkSubmit",

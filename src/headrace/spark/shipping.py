@@ -20,6 +20,7 @@ MODULES = (
     "headrace/feed/client.py",
     "headrace/feed/schema.py",
     "headrace/feed/ticket.py",
+    "headrace/feed/whereabouts.py",
     "headrace/spark/__init__.py",
     "headrace/spark/daemon.py",
     "headrace/spark/source",

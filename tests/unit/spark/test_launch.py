@@ -27,6 +27,14 @@ def test_settings_go_to_spark_and_options_to_the_jvm(tmp_path: Path) -> None:
     assert line[at + 1 :] == ["--conf=spark.a=b c", "pyspark-shell"]
 
 
+def test_the_users_collector_wins(tmp_path: Path) -> None:
+    java = a_java(tmp_path, "exit 1")
+    ours = command(java, tmp_path, {}, "1g")
+    theirs = command(java, tmp_path, {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}, "1g")
+    collectors = [[word for word in line if word.endswith("GC")] for line in (ours, theirs)]
+    assert collectors == [["-XX:+UseParallelGC"], ["-XX:+UseSerialGC"]]
+
+
 def test_a_jvm_that_cannot_make_archives_runs_without(tmp_path: Path) -> None:
     assert archive_options(a_java(tmp_path, "exit 1"), tmp_path) == []
 

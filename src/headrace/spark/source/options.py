@@ -34,7 +34,7 @@ READ_OPTIONS = (
     *CONNECTION_OPTIONS, "subscribe", "subscribePattern", "stream", "events", "envelopes", "columns", "includeHeaders",
     "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay",
-    "minPartitions", "maxRecordsPerPartition", "reader",
+    "minPartitions", "maxRecordsPerPartition", "shortCircuit", "reader",
 )  # fmt: skip
 WRITE_OPTIONS = (*CONNECTION_OPTIONS, "topic", "writer", "batch")
 
@@ -60,7 +60,10 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read, from where to where, how fast and in how many pieces."""
+    """What to read, from where to where, how fast and in how many pieces.
+
+    `nullable` are columns that never are null, but that Spark was told might be.
+    """
 
     connection: Connection
     stream: Stream = "messages"
@@ -78,7 +81,9 @@ class ReadOptions:
     trigger_delay_max_s: float = 900.0
     partitions_min: int | None = None
     records_per_partition_max: int | None = None
+    short_circuit: bool = True
     reader: str | None = None
+    nullable: tuple[str, ...] = ()
 
     def ticket(self, start: int, end: int) -> Ticket:
         """What to ask the feed for to get the rows from `start` up to, not including, `end`."""
@@ -135,6 +140,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         trigger_delay_max_s=options.value("maxTriggerDelay", values.duration_s, default=900.0),
         partitions_min=options.value("minPartitions", values.count),
         records_per_partition_max=options.value("maxRecordsPerPartition", values.count),
+        short_circuit=options.value("shortCircuit", values.flag, default=True),
         reader=_reader(options, stream, topics, pattern),
     )
 

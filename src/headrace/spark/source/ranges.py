@@ -8,6 +8,7 @@ from itertools import pairwise
 from pyspark.sql.datasource import InputPartition
 
 from headrace.feed.client import Part
+from headrace.feed.whereabouts import Whereabouts
 from headrace.spark.source.offsets import Pending
 
 SMALL_BYTES = 8 << 20
@@ -19,10 +20,11 @@ PARTITIONS_MAX = 10_000
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """What one task reads: the rows from `start` up to, not including, `end`."""
+    """What one task reads: the rows from `start` up to, not including, `end`, of the log at `place` if that is near."""
 
     start: int
     end: int
+    place: Whereabouts | None = None
 
 
 def partition_count(
@@ -36,12 +38,13 @@ def partition_count(
 ) -> int:
     """Into how many partitions so many rows and bytes go.
 
-    One when they are few; else as many as there are cores, and more when one would exceed `partition_bytes` or
-    `records_max` rows. Not fewer than `partitions_min`, which wins over everything but the rows there are.
+    One when they are few; else as many as there are cores, or twice, thrice as many, so that none exceeds
+    `partition_bytes` and no core is left over; more when one would exceed `records_max` rows. Not fewer than
+    `partitions_min`, which wins over everything but the rows there are.
     """
     if cores is None:
         cores = os.cpu_count() or 1
-    wanted = 1 if size <= SMALL_BYTES else max(cores, -(-size // partition_bytes))
+    wanted = 1 if size <= SMALL_BYTES else cores * -(-size // (cores * partition_bytes))
     if records_max is not None:
         wanted = max(wanted, -(-rows // records_max))
     wanted = max(wanted, partitions_min or 1)

@@ -12,6 +12,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headrace.feed.client import DataLoss, FeedClient, FeedError, Span
+from headrace.feed.schema import select
+from headrace.feed.ticket import Ticket
 from headrace.spark.daemon import main_module, settle
 from headrace.spark.source.filters import Bounds, choose, push
 from headrace.spark.source.offsets import data_loss_error, loss, resolve
@@ -38,9 +40,33 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     if partition.start >= partition.end:
         return
     try:
-        yield from shared_client(options.connection).read(options.ticket(partition.start, partition.end))
+        rows = _rows(options, partition)
+        yield from rows if not options.nullable else _loosened(rows, options)
     except DataLoss as error:
         raise data_loss_error(error.detail) from error
+
+
+def _rows(options: ReadOptions, partition: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """From the log itself as far as it is near, the rest from the feed."""
+    ticket = options.ticket(partition.start, partition.end)
+    rest: Ticket | None = ticket
+    if partition.place is not None:
+        try:
+            from headrace.feed.nearby import nearby
+        except ImportError:
+            pass  # an executor that was sent the source and nothing more
+        else:
+            rest = yield from nearby(partition.place, ticket)
+    if rest is not None:
+        yield from shared_client(options.connection).read(rest)
+
+
+def _loosened(rows: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The same rows with the schema Spark expects: columns it takes to be nullable are called so."""
+    fields = select(options.stream, options.columns)
+    schema = pa.schema([field.with_nullable(field.nullable or field.name in options.nullable) for field in fields])
+    for batch in rows:
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def split_range(client: FeedClient, options: ReadOptions, start: int, end: int) -> list[OffsetRange]:
@@ -72,12 +98,14 @@ class BatchReader(DataSourceReader):
             with connection.client(min(connection.retry_timeout_s, FIRST_CONTACT_S)) as client:
                 start, end = self._range(client)
                 found = split_range(client, self._options, start, end) if start < end else []
+                near = found and self._options.short_circuit and self._options.stream == "messages"
+                place = client.whereabouts() if near else None
         except FeedError as error:
             if error.code != "unavailable":
                 raise
             said = f"no broker answers at {connection.endpoint}; is it running, and is listen.flight set? {error}"
             raise FeedError(error.code, said) from error
-        return found or [OffsetRange(start, start)]
+        return [replace(each, place=place) for each in found] or [OffsetRange(start, start)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""

@@ -57,17 +57,16 @@ class HeadraceSource(DataSource):
 def _narrowed(options: ReadOptions, schema: StructType) -> ReadOptions:
     """The options with the columns of the schema that Spark wants, which the user may have given."""
     names = tuple(schema.fieldNames())
-    if names == options.columns:
-        return options
     try:
         own = from_arrow_schema(select(options.stream, names))
     except ValueError as error:
         raise OptionError(f"the schema given: {error}") from None
     wrong = [
-        f"{ours.name} must be {ours.dataType.simpleString()}"
+        f"{ours.name} must be {ours.dataType.simpleString()}{' and may be null' if ours.nullable else ''}"
         for ours, given in zip(own, schema, strict=True)
-        if ours.dataType != given.dataType or not given.nullable
+        if ours.dataType != given.dataType or ours.nullable > given.nullable
     ]
     if wrong:
         raise OptionError(f"the schema given does not fit: {', '.join(wrong)}")
-    return replace(options, columns=names)
+    loose = tuple(ours.name for ours, given in zip(own, schema, strict=True) if given.nullable > ours.nullable)
+    return replace(options, columns=names, nullable=loose)
