@@ -12,35 +12,58 @@ from pathlib import Path
 from bench.brokers import jetstream_can_sync, version_of
 
 BLOCK = os.urandom(4096)
+PACE_S = 0.001
 _PACKAGES = ("headrace", "uvloop", "isal", "cython")
 
 
 @dataclass
 class DiskTimes:
-    """Times of one 4 KiB append and fdatasync, gathered all through the run between the measurements."""
+    """Times of one 4 KiB append and fdatasync, gathered all through the run between the measurements.
+
+    `samples_us` are of syncs back to back. `paced_us` are of syncs that were due every millisecond, counted from when
+    they were due: as the latency of messages is, so that whatever stops the machine is in them as it is there.
+    """
 
     samples_us: list[float] = field(default_factory=list)
+    paced_us: list[float] = field(default_factory=list)
 
     def measure(self, directory: Path, seconds: float) -> None:
-        """Add what the disk does now, one writer, back to back."""
+        """Add what the disk does now, one writer."""
         path = directory / "disk-probe"
         handle = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
             until = time.perf_counter() + seconds
             while (began := time.perf_counter()) < until:
-                os.write(handle, BLOCK)
-                os.fdatasync(handle)
-                self.samples_us.append((time.perf_counter() - began) * 1e6)
+                self.samples_us.append(_sync(handle, began))
+            due = time.perf_counter()
+            for _ in range(int(seconds / PACE_S)):
+                due += PACE_S
+                time.sleep(max(0.0, due - time.perf_counter()))
+                self.paced_us.append(_sync(handle, due))
         finally:
             os.close(handle)
             path.unlink()
 
     def quantile(self, share: float) -> float:
-        """Microseconds that this share of the syncs stayed under; 0 when nothing was measured."""
-        if not self.samples_us:
-            return 0.0
-        ordered = sorted(self.samples_us)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+        """Microseconds that this share of the syncs back to back stayed under; 0 when nothing was measured."""
+        return _quantile(self.samples_us, share)
+
+    def paced_quantile(self, share: float) -> float:
+        """The same of the syncs that were due every millisecond."""
+        return _quantile(self.paced_us, share)
+
+
+def _sync(handle: int, since: float) -> float:
+    """Append a block and sync it; the microseconds since then."""
+    os.write(handle, BLOCK)
+    os.fdatasync(handle)
+    return (time.perf_counter() - since) * 1e6
+
+
+def _quantile(samples: list[float], share: float) -> float:
+    if not samples:
+        return 0.0
+    return sorted(samples)[min(len(samples) - 1, int(len(samples) * share))]
 
 
 def describe(directory: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ LEAD_MESSAGES_MAX = 262_144
 LEAD_BYTES_MAX = 32 * MIB
 QOS0_LEAD = 50_000
 LATENCY_RATE = 20_000
+LATENCY_POLL_US = 300
 SECONDARY_REPEATS = 2
 
 OURS = ("headrace", "headrace-pure", "headrace-nosync")
@@ -41,6 +42,7 @@ class Scenario:
     topics: int = 1
     fanout: int = 1
     rate: int = 0
+    poll_us: int = 0
     backlog: int = 0
     publishing: bool = False
     spin: bool = False
@@ -66,6 +68,8 @@ class Scenario:
         }
         if self.rate:
             given["rate"] = self.rate
+        if self.poll_us:
+            given["poll-us"] = self.poll_us
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         return words + ["--publishing"] * self.publishing + ["--spin"] * self.spin
 
@@ -157,6 +161,7 @@ LATENCY = Scenario(
     figure=Figure.LATENCY,
     variants=("headrace", "headrace-pure", "headrace-nosync", "redis-always", "jetstream", "nats-core"),
     rate=LATENCY_RATE,
+    poll_us=LATENCY_POLL_US,
     seconds_factor=1.5,
 )
 

@@ -82,6 +82,7 @@ class Results:
         document = {
             "machine": self.machine,
             "disk_sync_us": {"p50": self.disk.quantile(0.5), "p99": self.disk.quantile(0.99)},
+            "disk_sync_paced_us": {"p50": self.disk.paced_quantile(0.5), "p99": self.disk.paced_quantile(0.99)},
             "scenarios": {
                 name: {
                     "title": self.scenarios[name].title,
