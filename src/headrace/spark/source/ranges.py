@@ -14,7 +14,7 @@ from headrace.spark.source.offsets import Pending
 SMALL_BYTES = 8 << 20
 """What one task reads faster than Spark starts two."""
 
-PARTITION_BYTES = 128 << 20
+PARTITION_BYTES = 256 << 20
 PARTITIONS_MAX = 10_000
 
 
