@@ -113,7 +113,6 @@ def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> lis
         "-Djdk.reflect.useDirectMethodHandle=false",
         "-Dio.netty.tryReflectionSetAccessible=true",
         f"-Dlog4j2.configurationFile={LOGGING}",
-        *("-Darrow.enable_unsafe_memory_access=true", "-Darrow.enable_null_check_for_get=false"),
         *(() if any(option.startswith("-XX:+Use") and option.endswith("GC") for option in own) else (COLLECTOR,)),
         *archive_options(java, home),
         *own,
