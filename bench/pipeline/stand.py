@@ -16,7 +16,7 @@ from bench.process import Server
 KEY = "dev-key"
 SIZE = 100
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PARENT, _TIMES = 1, slice(11, 13)
+_PARENT, _SESSION, _TIMES = 1, 3, slice(11, 13)
 """Fields behind the name in /proc/PID/stat: the parent; user and system time."""
 
 
@@ -90,14 +90,17 @@ class Meter:
         return {name: self._family(root, processes) for name, root in self._roots.items()}
 
     def _family(self, root: int, processes: dict[int, list[str]]) -> dict[int, int]:
-        family, found = [root], {}
-        while family:
-            current = family.pop()
+        """Who descends from the root or is in a session that one of them began, with the ticks each has used."""
+        waiting, found = [root], {}
+        while waiting:
+            current = waiting.pop()
             found[current] = sum(map(int, processes.get(current, [])[_TIMES]))
-            family += [
+            waiting += [
                 child
                 for child, fields in processes.items()
-                if int(fields[_PARENT]) == current and child not in self._roots.values()
+                if current in (int(fields[_PARENT]), int(fields[_SESSION]))
+                and child not in found
+                and child not in self._roots.values()
             ]
         return found
 

@@ -1,6 +1,7 @@
 """One Spark session for the whole run, and a real broker beside it for each test."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
 Publish = Callable[[str, list[bytes]], None]
 
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+"""For every JVM that is started here, by whatever command: it lives too short a time to be worth much optimising."""
+
 QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.stopTimeout": "30s",
 }

@@ -12,8 +12,8 @@ from importlib import import_module
 
 SPARKS_OWN = "pyspark.daemon"
 LOADED = (
-    "pandas", "headrace.feed.nearby", "headrace.spark.lake.sink", "headrace.spark.pipeline.decoding",
-    "headrace.spark.source.source",
+    "pandas", "headrace.feed.nearby", "headrace.spark.lake.parquet", "headrace.spark.lake.sink",
+    "headrace.spark.pipeline.decoding", "headrace.spark.source.source",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from headrace.spark.java import Java, SparkUnavailable, fingerprint
+from headrace.spark.nursery import stand_in
 
 OPENED = (
     "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
@@ -67,12 +68,13 @@ def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str, log: P
     What it and its workers print is appended to `log`, or goes where our own errors go. Raises SparkUnavailable when
     it does not come up.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM looks for data sources with it
+    python = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or stand_in(sys.executable)
     with tempfile.TemporaryDirectory(prefix="headrace-spark-") as scratch:
         information = Path(scratch, "gateway")
         environ = os.environ | {
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(information),
             "JAVA_HOME": str(java.home),
+            "PYSPARK_PYTHON": python,
             "SPARK_CONNECT_MODE": "0",
             "SPARK_HOME": str(home),
         }
@@ -89,12 +91,23 @@ def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str, log: P
             )
         port, secret = _connection(process, information, str(log) if log is not None else "its output above")
     ours = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret, "SPARK_HOME": str(home)}
+    with _environ({**ours, "PYSPARK_PYTHON": python}):
+        yield
+
+
+@contextlib.contextmanager
+def _environ(ours: Mapping[str, str]) -> Iterator[None]:
+    """Our environment with these variables in it, for as long as this lasts."""
+    before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:
         yield
     finally:
-        for name in ours:
-            del os.environ[name]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> list[str]:

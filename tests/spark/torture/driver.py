@@ -15,7 +15,7 @@ from headrace.spark.session import new_session
 TABLES = ("messages", "events", "envelopes", "traffic")
 """Rows as they are, rows of the other stream, rows with state, and rows that replace others."""
 
-CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "1"}
+CONF = {"spark.sql.shuffle.partitions": "1"}
 
 
 def main(endpoint: str, key: str, lake: str, how: str) -> None:

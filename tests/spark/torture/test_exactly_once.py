@@ -124,26 +124,28 @@ def until_running(process: "subprocess.Popen[str]") -> None:
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
-    """The processes below one, with their command lines."""
-    parents: dict[int, list[int]] = {}
+    """The processes below one, and all of the sessions those began, with their command lines."""
+    below: dict[int, list[int]] = {}
     lines: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError, IndexError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(entry.name))
+                _, parent, _, session, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+                for above in {int(parent), int(session)}:
+                    below.setdefault(above, []).append(int(entry.name))
                 lines[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    found, waiting = [], [pid]
+    found: dict[int, str] = {}
+    waiting = [pid]
     while waiting:
-        children = parents.get(waiting.pop(), [])
+        children = [child for child in below.get(waiting.pop(), []) if child != pid and child not in found]
         waiting += children
-        found += [(child, lines.get(child, "")) for child in children]
-    return found
+        found |= {child: lines.get(child, "") for child in children}
+    return list(found.items())
 
 
 def kill_a_worker(process: "subprocess.Popen[str]", chance: random.Random) -> None:
-    """End one of Spark's Python workers."""
-    workers = [pid for pid, line in descendants(process.pid) if "pyspark" in line and "java" not in line]
+    """End one of Spark's Python processes: a worker, one that plans, or what they are forked from."""
+    workers = [pid for pid, line in descendants(process.pid) if "headrace.spark" in line and "java" not in line]
     if workers:
         with suppress(ProcessLookupError):
             os.kill(chance.choice(workers), signal.SIGKILL)
