@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.spark.java import cache_dir, find_java
+from headrace.spark.java import cache_dir, find_java, fingerprint
 from headrace.spark.launch import archive_options, spark_home
 
 LOOPBACK = "127.0.0.1"
@@ -28,10 +28,10 @@ _SESSION = 3
 
 def quick_java() -> str:
     """Options for JVMs that live a minute: little optimising, and the classes of the runtime itself from an archive."""
-    home = spark_home(cache_dir())
-    archive_options(find_java(), home)
-    archives = [f"-XX:SharedArchiveFile={path}" for path in home.glob("*.base.jsa")]
-    return " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", *archives[:1]])
+    java, home = find_java(), spark_home(cache_dir())
+    archive_options(java, home)
+    archives = [f"-XX:SharedArchiveFile={path}" for path in home.glob(f"*{fingerprint(java.executable)}.base.jsa")]
+    return " ".join(["-XX:TieredStopAtLevel=1", "-Xshare:auto", *archives])
 
 
 def bare_packages(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.spark.session import new_session
+from tests.harness.cluster import quick_java
 from tests.harness.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 Publish = Callable[[str, list[bytes]], None]
 
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-"""For every JVM that is started here, by whatever command: it lives too short a time to be worth much optimising."""
+os.environ.setdefault("JDK_JAVA_OPTIONS", quick_java())
+"""For every JVM that is started here, by whatever command."""
 
 QUICK = {
     "spark.sql.shuffle.partitions": "1",

@@ -56,9 +56,11 @@ def ledger(
 ) -> None:
     """Prove that every message is accounted for; exit code 1 and the offsets in question if it is not."""
     from headrace.spark.ledger.ledger import balance
+    from headrace.spark.ledger.tables import require_tables
 
     output = Output(as_json=as_json)
     settings = spark_settings(target, lake)
+    require_tables(settings.lake)
     known = subscriptions(target)
     with spark_session("headrace ledger", settings, master, memory, conf) as spark:
         found = balance(

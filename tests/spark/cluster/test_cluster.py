@@ -71,7 +71,7 @@ def test_executors_get_the_source_in_a_zip_and_lose_nothing_when_killed(
 def test_executors_may_have_headrace_installed(
     cluster: Cluster, orders: Lakeside, packages: Path, tmp_path: Path
 ) -> None:
-    conf = {**CONF, "spark_executorEnv_PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{packages}"}
+    conf = {**CONF, "spark_cores_max": "1", "spark_executorEnv_PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{packages}"}
     with Driver(cluster.url, packages, tmp_path / "driver.log", **conf) as driver:
         assert driver.ask("found")["found"] == [True]
         chosen = {"subscribe": "orders", "endingOffsets": str(ORDERS), "minPartitions": "2"}

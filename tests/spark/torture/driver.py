@@ -1,6 +1,7 @@
 """A driver to be killed: tables of every kind, and a stream from one topic into another, in one session.
 
-Prints `running` once the table of messages has grown; `once` makes it catch up, in bigger steps, and end.
+Prints `begun` once its queries have begun, which may be in the middle of what a killed one left, and `running` once
+the table of messages has grown; `once` makes it catch up, in bigger steps, and end.
 """
 
 import sys
@@ -34,12 +35,13 @@ def main(endpoint: str, key: str, lake: str, how: str) -> None:
     )
     copying = copies.trigger(**({"availableNow": True} if once else {"processingTime": "0 seconds"})).start()
     pipeline = Pipeline(spark, chosen(TABLES), settings, once=once)
-    told = False
+    to_tell = {"begun": False, "running": False}
     for _ in pipeline.run(threading.Event()):
         messages = pipeline.runners[0].query
-        if not told and messages is not None and messages.lastProgress is not None:
-            print("running", flush=True)  # noqa: T201 - the parent waits for it
-            told = True
+        now = {"begun": messages is not None, "running": messages is not None and messages.lastProgress is not None}
+        for word in [word for word, told in to_tell.items() if now[word] and not told]:
+            print(word, flush=True)  # noqa: T201 - the parent waits for it
+            to_tell[word] = True
     copying.awaitTermination()
     if (error := copying.exception()) is not None:
         raise error

@@ -140,7 +140,7 @@ def test_a_program_that_fails_says_why(python: str, folder: Path) -> None:
 def test_what_is_not_common_gets_an_interpreter(
     python: str, folder: Path, arguments: tuple[str, ...], environ: dict[str, str]
 ) -> None:
-    told = json.loads(run(python, folder, *arguments, **environ).stdout)
+    told = json.loads(run(python, folder, *arguments, nice=0, **environ).stdout)
     assert told["parent"] == os.getpid()
     assert not told["warm"]
 

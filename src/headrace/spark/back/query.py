@@ -43,22 +43,24 @@ def parse_edit(text: str) -> Edit:
     return Edit(found[1], found[2].strip())
 
 
-def read_table(spark: "SparkSession", lake: Path, name: str) -> "DataFrame":
-    """The rows of a table of the lake, as its readers see them now, whatever its format.
-
-    Raises LakeError when there is no such table or nothing in it.
-    """
-    layout = Layout(lake)
-    form = layout.format()
+def stored_files(lake: Path, name: str) -> list[Path]:
+    """The files of a table of the lake as it is now. Raises LakeError when there is no such table or nothing in it."""
+    form = Layout(lake).format()
     if form is None:
         raise LakeError(f"there is no lake in {lake}; `headrace pipeline run --lake {lake}` makes one")
     files = open_store(lake, form, TableSpec(name=name)).files()
     if not files:
         there = sorted(path.name for path in lake.iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
         raise LakeError(f"the lake {lake} has no rows in a table {name!r}; it has {', '.join(there) or 'none'}")
-    data = layout.table(name).absolute() / ("data" if form == "iceberg" else "")
+    return [file.path.absolute() for file in files]
+
+
+def read_table(spark: "SparkSession", lake: Path, name: str) -> "DataFrame":
+    """The rows of a table of the lake, as its readers see them now, whatever its format. Raises LakeError."""
+    files, layout = stored_files(lake, name), Layout(lake)
+    data = layout.table(name).absolute() / ("data" if layout.format() == "iceberg" else "")
     reader = spark.read.option("basePath", str(data)).option("mergeSchema", "true")
-    return reader.parquet(*(str(file.path.absolute()) for file in files))
+    return reader.parquet(*map(str, files))
 
 
 def matching(rows: "DataFrame", condition: str) -> "DataFrame":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.feed.schema import STREAMS
-from headrace.spark.back.query import read_table
+from headrace.spark.back.query import read_table, stored_files
 from headrace.spark.lake.table import LakeError
 from headrace.spark.ledger.log import Log, outside, stretch_of
 from headrace.spark.ledger.offsets import STRETCH, Run
@@ -55,6 +55,13 @@ class TableCheck:
     def balanced(self) -> bool:
         """Whether the table holds what the log holds."""
         return not self.faults
+
+
+def require_tables(lake: Path) -> None:
+    """Raises LakeError unless every table that is compared is in the lake, or about to be."""
+    for name in TABLES:
+        if position(lake, name) is None:
+            stored_files(lake, name)
 
 
 def check_table(log: Log, lake: Path, name: str, run: Run, lost: Sequence[Run]) -> TableCheck:
