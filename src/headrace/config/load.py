@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from headrace.config.blipmq import FLAT_KEYS, from_flat, is_flat
 from headrace.config.build import Text, build
@@ -101,14 +100,24 @@ def _read(path: Path) -> dict[str, object]:
         raise ConfigError("", f"larger than {FILE_SIZE_MAX} bytes", source=str(path))
     try:
         text = data.decode()
-        raw = yaml.safe_load(text) if path.suffix.lower() in _YAML_SUFFIXES else tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raw = _yaml(text) if path.suffix.lower() in _YAML_SUFFIXES else tomllib.loads(text)
+    except ValueError as error:
         raise ConfigError("", " ".join(str(error).split()), source=str(path)) from None
     if raw is None:
         return {}
     if not isinstance(raw, dict):
         raise ConfigError("", "expected a table of sections at the top", source=str(path))
     return raw
+
+
+def _yaml(text: str) -> object:
+    """What a YAML document says. Raises ValueError."""
+    import yaml  # slow to load, and most have no file or a TOML file
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _unflatten(raw: dict[str, object], sources: dict[KeyPath, str], path: str) -> dict[str, object]:
