@@ -56,10 +56,10 @@ def test_executors_get_the_source_in_a_zip_and_lose_nothing_when_killed(
         driver.ask("write", options={**there, "topic": "numbers"}, rows=1000)
         assert sorted(map(int, values(orders, "numbers"))) == list(range(1000))
 
-        source = {**there, "subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
+        source = {**there, "subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "250"}
         sink = {**there, "topic": "copies", "checkpointLocation": str(tmp_path / "checkpoint")}
         driver.begin("copy", source={**source, "minPartitions": "2"}, sink=sink)
-        wait_for_rows(orders, "copies", 200)
+        wait_for_rows(orders, "copies", 250)
         before = set(cluster.executors())
         cluster.kill_executor()
         assert len(values(orders, "copies")) < ORDERS, "the query was not in the middle of it"
