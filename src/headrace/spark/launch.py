@@ -147,8 +147,7 @@ def archive_options(java: Java, home: Path) -> list[str]:
             return []
         draft.replace(base)
     quiet = ["-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"]
-    if not archive.exists():
-        _adopt(java, archive)
+    _adopt(java, archive)
     if archive.exists():
         return [f"-XX:SharedArchiveFile={archive}", *quiet]
     return [
@@ -159,17 +158,20 @@ def archive_options(java: Java, home: Path) -> list[str]:
 
 
 def _adopt(java: Java, archive: Path) -> None:
-    """Take an archive that a JVM wrote when it ended, once it is written and if it can be used."""
+    """Take an archive that a JVM wrote when it ended, once it is written and if it can be used; one is enough."""
     for draft in archive.parent.glob(f"{archive.stem}.*.draft"):
-        if time.time() - draft.stat().st_mtime < SETTLED_S:
-            continue
-        options = ["-cp", f"{archive.parent}/jars/*", f"-XX:SharedArchiveFile={draft}", "-Xshare:on", "-version"]
-        usable = subprocess.run([str(java.executable), *options], capture_output=True, check=False).returncode == 0
         with contextlib.suppress(OSError):
-            if usable:
-                draft.replace(archive)
-            else:
+            if time.time() - draft.stat().st_mtime < SETTLED_S:
+                continue
+            if archive.exists() or not _usable(java, draft):
                 draft.unlink()
+            else:
+                draft.replace(archive)
+
+
+def _usable(java: Java, archive: Path) -> bool:
+    options = ["-cp", f"{archive.parent}/jars/*", f"-XX:SharedArchiveFile={archive}", "-Xshare:on", "-version"]
+    return subprocess.run([str(java.executable), *options], capture_output=True, check=False).returncode == 0
 
 
 def _connection(process: "subprocess.Popen[bytes]", information: Path, see: str) -> tuple[int, str]:

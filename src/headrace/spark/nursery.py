@@ -109,9 +109,9 @@ class Nursery:
             seedling.send(seed.STATUS.pack(0))
 
     def _abandoned(self, child: int, seedling: socket.socket) -> None:
-        """Whoever Spark takes for the child has been ended."""
-        self._selector.unregister(seedling)
-        with suppress(ProcessLookupError):
+        """Whoever Spark takes for the child has been ended; the child, too, unless it has just ended by itself."""
+        if child in self._children:
+            self._selector.unregister(seedling)
             os.kill(child, signal.SIGTERM)
 
     def _ended(self, child: int, pidfd: int, seedling: socket.socket) -> None:

@@ -62,6 +62,20 @@ def test_an_archive_the_jvm_refuses_is_thrown_away(tmp_path: Path) -> None:
     assert not draft.exists()
 
 
+def test_one_archive_is_enough(tmp_path: Path) -> None:
+    java = a_java(tmp_path, WRITES_ITS_ARCHIVE)
+    first = archive_options(java, tmp_path)
+    draft = next(Path(option.split("=")[1]) for option in first if "ArchiveClassesAtExit" in option)
+    another = draft.with_name(draft.name.replace(str(os.getpid()), "1"))
+    for path in (draft, another):
+        path.write_bytes(b"classes")
+        os.utime(path, (0, 0))
+    archive_options(java, tmp_path)
+    assert not draft.exists()
+    assert not another.exists()
+    assert len(list(tmp_path.glob("*.jsa"))) == 2, "the runtime's and Spark's"
+
+
 def test_spark_home_has_everything_but_the_zip(tmp_path: Path) -> None:
     home = spark_home(tmp_path)
     assert (home / "bin" / "spark-submit").exists()
