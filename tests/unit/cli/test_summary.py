@@ -111,7 +111,11 @@ def test_a_hard_life_leads_through_several_doors() -> None:
     assert text[-1].strip() == "and  labels 10: published over fujin · acked over sspq"
 
 
-def test_without_a_terminal_progress_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("every_s", [0.0, 3600.0])
+def test_without_a_terminal_progress_is_a_line_now_and_then_if_there_is_some(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, every_s: float
+) -> None:
+    monkeypatch.setattr("headrace.cli.demo.screen.LINE_EVERY_S", every_s)
     books = kept_books(7)
     with PlainScreen(books) as screen:
         screen.say("it begins")

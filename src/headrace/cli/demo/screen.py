@@ -37,12 +37,13 @@ def totals(books: Books) -> dict[str, int]:
 
 
 class PlainScreen:
-    """Lines of text: every thing that happens, and each second how far every topic is."""
+    """Lines of text: every thing that happens, and each second how far every topic is, unless it has not moved."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
         self._output = Output()
         self._next = 0.0
+        self._shown = ""
 
     def __enter__(self) -> Self:
         return self
@@ -57,14 +58,18 @@ class PlainScreen:
     def refresh(self) -> None:
         """Print how far they are, not too often."""
         now = time.monotonic()
-        if now >= self._next:
+        if now >= self._next and (line := self._line()) != self._shown:
             self._next = now + LINE_EVERY_S
-            parts = (
-                f"{lane.topic} {number(ledger.durable)} in over {lane.way_in}, "
-                f"{number(ledger.acked)} done over {lane.way_out}"
-                for lane, ledger in zip(LANES, self._books.ledgers.values(), strict=True)
-            )
-            self._output.line("  " + "; ".join(parts))
+            self._shown = line
+            self._output.line(line)
+
+    def _line(self) -> str:
+        parts = (
+            f"{lane.topic} {number(ledger.durable)} in over {lane.way_in}, "
+            f"{number(ledger.acked)} done over {lane.way_out}"
+            for lane, ledger in zip(LANES, self._books.ledgers.values(), strict=True)
+        )
+        return "  " + "; ".join(parts)
 
 
 class LiveScreen:
