@@ -68,7 +68,7 @@ def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str, log: P
     What it and its workers print is appended to `log`, or goes where our own errors go. Raises SparkUnavailable when
     it does not come up.
     """
-    python = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or stand_in(sys.executable)
+    python = interpreter(conf)
     with tempfile.TemporaryDirectory(prefix="headrace-spark-") as scratch:
         information = Path(scratch, "gateway")
         environ = os.environ | {
@@ -93,6 +93,17 @@ def gateway(java: Java, home: Path, conf: Mapping[str, str], memory: str, log: P
     ours = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret, "SPARK_HOME": str(home)}
     with _environ({**ours, "PYSPARK_PYTHON": python}):
         yield
+
+
+def interpreter(conf: Mapping[str, str]) -> str:
+    """The Python for Spark to start: the user's choice, else this one.
+
+    A stand-in for it where Spark starts all of them here; the executors of a cluster look for it on their machines.
+    """
+    if chosen := conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON"):
+        return chosen
+    here = conf.get("spark.master", "").partition("[")[0] == "local"
+    return stand_in(sys.executable) if here else sys.executable
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from typing import NoReturn
 from headrace.spark import seed
 from headrace.spark.daemon import LOADED
 
+FOLDER = "headrace-python-"
 PYTHON = "python"
 KNOWN = (
     *LOADED, "pyspark.sql.streaming.python_streaming_source_runner", "pyspark.sql.worker.commit_data_source_write",
@@ -43,11 +44,14 @@ KNOWN = (
 def stand_in(python: str) -> str:
     """An executable to be named in place of an interpreter, in a folder of its own that ends with the nursery.
 
-    The interpreter itself where the system lacks what a nursery needs.
+    The interpreter itself where the system lacks what a nursery needs. Folders that nobody was left to remove go, too.
     """
     if not hasattr(os, "pidfd_open"):
         return python
-    folder = Path(tempfile.mkdtemp(prefix="headrace-python-"))
+    for other in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        if not Path("/proc", other.name.removeprefix(FOLDER).partition("-")[0]).exists():
+            shutil.rmtree(other, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
     command = [python, "-I", "-S", seed.__file__, str(folder), python]
     executable = folder / PYTHON
     executable.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')

@@ -1,13 +1,15 @@
 """The JVM's command line and its archive of classes."""
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from headrace.spark import launch
 from headrace.spark.java import Java, SparkUnavailable
-from headrace.spark.launch import archive_options, command, gateway, spark_home
+from headrace.spark.launch import archive_options, command, gateway, interpreter, spark_home
 
 WRITES_ITS_ARCHIVE = '[ "$1" = -Xshare:dump ] && : > "${2#*=}"; exit 0'
 
@@ -33,6 +35,26 @@ def test_the_users_collector_wins(tmp_path: Path) -> None:
     theirs = command(java, tmp_path, {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}, "1g")
     collectors = [[word for word in line if word.endswith("GC")] for line in (ours, theirs)]
     assert collectors == [["-XX:+UseParallelGC"], ["-XX:+UseSerialGC"]]
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2]"])
+def test_what_runs_here_is_forked(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert interpreter({"spark.master": master}).startswith(tempfile.gettempdir())
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]"])
+def test_executors_elsewhere_are_named_an_interpreter_they_can_have(
+    monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert interpreter({"spark.master": master}) == sys.executable
+
+
+def test_the_users_python_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert interpreter({"spark.master": "local[2]"}) == "/opt/python"
+    assert interpreter({"spark.master": "local[2]", "spark.pyspark.python": "/set/python"}) == "/set/python"
 
 
 def test_a_jvm_that_cannot_make_archives_runs_without(tmp_path: Path) -> None:

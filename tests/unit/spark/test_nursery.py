@@ -182,6 +182,19 @@ def test_nursery_and_processes_end_with_whoever_began_it(folder: Path) -> None:
     assert not Path(python).parent.exists()
 
 
+def test_what_a_killed_session_left_is_removed_by_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, used = tmp_path / f"headrace-python-{ended.pid}-left", tmp_path / f"headrace-python-{os.getppid()}-used"
+    for folder in (left, used):
+        folder.mkdir()
+        (folder / "lock").touch()
+    stand_in(sys.executable)
+    assert not left.exists()
+    assert used.exists()
+
+
 def test_without_pidfds_it_is_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     assert stand_in(sys.executable) == sys.executable
