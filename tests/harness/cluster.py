@@ -14,8 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.spark.java import cache_dir, find_java, fingerprint
-from headrace.spark.launch import archive_options, spark_home
+from headrace.spark.archive import archive_of, archive_options
+from headrace.spark.java import cache_dir, find_java
+from headrace.spark.launch import spark_home
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -27,11 +28,12 @@ _SESSION = 3
 
 
 def quick_java() -> str:
-    """Options for JVMs that live a minute: little optimising, and the classes of the runtime itself from an archive."""
+    """Options for JVMs that live a minute: little optimising, room for what comes of it, and the runtime's archive."""
     java, home = find_java(), spark_home(cache_dir())
     archive_options(java, home)
-    archives = [f"-XX:SharedArchiveFile={path}" for path in home.glob(f"*{fingerprint(java.executable)}.base.jsa")]
-    return " ".join(["-XX:TieredStopAtLevel=1", "-Xshare:auto", *archives])
+    archive = archive_of(java, home).with_suffix(".base.jsa")
+    mapped = ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+    return " ".join(["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m", *mapped])
 
 
 def bare_packages(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.spark.session import new_session
+from tests.harness.archive import have_archive
 from tests.harness.cluster import quick_java
 from tests.harness.lakeside import Lakeside
 
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 
 Publish = Callable[[str, list[bytes]], None]
 
-os.environ.setdefault("JDK_JAVA_OPTIONS", quick_java())
-"""For every JVM that is started here, by whatever command."""
-
 QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.stopTimeout": "30s",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare for every JVM that is started here, by whatever command."""
+    if not hasattr(config, "workerinput"):
+        have_archive()
+    os.environ.setdefault("JDK_JAVA_OPTIONS", quick_java())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

