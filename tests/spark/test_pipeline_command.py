@@ -38,7 +38,8 @@ def test_run_until_told_then_once_then_status(feed_broker: Lakeside, publish: Pu
                 break
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, said
+    assert (process.returncode, said) == (0, "")
+    assert (lake / "_control" / "spark.log").exists(), "that is where Spark talks"
     assert [row["value"] for row in rows(lake, "messages")] == [b"text", b'{"v": 1}']
 
     changed = [b'{"v": 2, "more": []}', b"\xff\x00"]

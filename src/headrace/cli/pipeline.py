@@ -16,6 +16,7 @@ import typer
 from headrace.cli.failure import Failure
 from headrace.cli.output import Column, Output
 from headrace.cli.render import number, size, when
+from headrace.cli.spark_session import DEFAULT_LAKE, LOG
 from headrace.cli.target import AsJson, Target, talks_to_broker
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ STATUS = (
 def run(
     target: Target,
     once: Annotated[bool, typer.Option("--once", help="End when all tables have caught up.")] = False,
-    lake: Lake = Path("headrace-lake"),
+    lake: Lake = DEFAULT_LAKE,
     form: Form = None,
     tables: Tables = None,
     handlers: Annotated[
@@ -108,14 +109,14 @@ def run(
     settings = _settings(target, lake, form, every_s=every, lossy=lossy)
     _must_answer(settings)
     loaded = _load(load, handlers)
-    with _session(master, memory, conf) as spark, _stopped_by_signals() as stopping:
+    with _session(settings.lake, master, memory, conf) as spark, _stopped_by_signals() as stopping:
         pipeline = Pipeline(spark, chosen, settings, handlers=loaded, once=once)
         _show(pipeline, stopping, Output(as_json=as_json))
 
 
 @app.command()
 @talks_to_broker
-def status(target: Target, lake: Lake = Path("headrace-lake"), tables: Tables = None, as_json: AsJson = False) -> None:
+def status(target: Target, lake: Lake = DEFAULT_LAKE, tables: Tables = None, as_json: AsJson = False) -> None:
     """Show rows, files, lag and freshness of every table; the lag only if the broker answers."""
     from headrace.spark.pipeline.watching import status as status_of
 
@@ -135,7 +136,7 @@ def backfill(
         str | None,
         typer.Option("--to", metavar="OFFSET|TIME", help="The offset or time before which to end.", show_default="now"),
     ] = None,
-    lake: Lake = Path("headrace-lake"),
+    lake: Lake = DEFAULT_LAKE,
     form: Form = None,
     tables: Tables = None,
     master: Master = "local[*]",
@@ -154,7 +155,7 @@ def backfill(
     start = _offset(client, begin, "--from")
     stop = client.span().latest if end is None else _offset(client, end, "--to")
     output = Output(as_json=as_json)
-    with _session(master, memory, conf) as spark:
+    with _session(settings.lake, master, memory, conf) as spark:
         give_way(spark)
         for table in chosen:
             done = fill(spark, table, settings, start, stop)
@@ -165,7 +166,7 @@ def backfill(
 
 @app.command()
 def compact(
-    lake: Lake = Path("headrace-lake"),
+    lake: Lake = DEFAULT_LAKE,
     tables: Tables = None,
     as_json: AsJson = False,
 ) -> None:
@@ -259,14 +260,15 @@ def _offset(client: Any, text: str, option: str) -> int:
 
 
 @contextmanager
-def _session(master: str, memory: str, conf: Sequence[str] | None) -> "Iterator[SparkSession]":
+def _session(lake: Path, master: str, memory: str, conf: Sequence[str] | None) -> "Iterator[SparkSession]":
+    """A session that ends with the command; what Spark prints goes to a file of the lake."""
     from headrace.spark.pipeline.settings import SESSION
     from headrace.spark.session import new_session
 
     given = dict(item.partition("=")[::2] for item in conf or ())
-    session = new_session("headrace pipeline", master=master, memory=memory, conf={**SESSION, **given})
-    if not master.startswith("sc://"):
-        session.sparkContext.setLogLevel(given.get("spark.log.level", "OFF"))
+    log = lake / LOG
+    log.parent.mkdir(parents=True, exist_ok=True)
+    session = new_session("headrace pipeline", master=master, memory=memory, conf={**SESSION, **given}, log=log)
     try:
         yield session
     finally:
