@@ -23,6 +23,7 @@ HEAD_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 30
 CONNECTIONS_MAX = 512
 STOP_TIMEOUT_S = 5
+DATE_EVERY_S = 1.0
 
 
 class HttpServer:
@@ -35,7 +36,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Refuse newcomers, let requests in hand finish, and return when all is closed."""
-        self._server.should_exit = True
+        self._server.leave()
         await self._task
 
 
@@ -74,11 +75,17 @@ async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = 
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the process that embeds it, and says when it listens."""
+    """A server that leaves signals to the process that embeds it, says when it listens, and is told when to stop."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Stop, in good order."""
+        self.should_exit = True
+        self._leaving.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -89,6 +96,12 @@ class _Server(uvicorn.Server):
         """Begin to listen, and say so."""
         await super().startup(sockets)
         self.listening.set()
+
+    async def main_loop(self) -> None:
+        """Keep the date of replies right until told to stop."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), DATE_EVERY_S)
 
 
 class _Patience(H11Protocol):

@@ -126,7 +126,7 @@ async def test_a_consumer_waits_for_the_first_message(bench: Bench) -> None:
         {"action": "Place\n"},
         {"payload": bytes(262_145)},
     ],
-    ids=str,
+    ids=["no topic", "no action", "space in a topic", "newline in an action", "payload too large"],
 )
 async def test_one_bad_message_keeps_all_out(bench: Bench, bad: dict[str, object]) -> None:
     with pytest.raises(Rejected):

@@ -16,8 +16,8 @@ from headrace.grpcq import ConsumeResult, MemoryAdapter, Message, Producer, Regi
 class Scene:
     """A queue, a registry and a worker on them."""
 
-    def __init__(self) -> None:
-        self.adapter = MemoryAdapter()
+    def __init__(self, adapter: MemoryAdapter | None = None) -> None:
+        self.adapter = adapter or MemoryAdapter()
         self.registry = Registry()
         self.producer = Producer(self.adapter)
 
@@ -208,7 +208,19 @@ async def test_stop_waits_for_handlers_in_flight(scene: Scene, way: str) -> None
     assert scene.reasons() == []
 
 
-async def test_a_coroutine_that_takes_too_long_is_cancelled(scene: Scene) -> None:
+class Patient(MemoryAdapter):
+    """Takes no message back, however slow the machine is."""
+
+    async def consume(
+        self, queue: str, max_batch: int, *, wait_s: float = 0.0, visibility_s: float = 0.0
+    ) -> ConsumeResult:
+        """Let the message be out for long."""
+        return await super().consume(queue, max_batch, wait_s=wait_s, visibility_s=60.0)
+
+
+async def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
+    scene = Scene(Patient())
+
     async def handle(request: bytes, context: Any) -> None:
         assert context.time_remaining() <= 0.09
         await asyncio.Event().wait()
