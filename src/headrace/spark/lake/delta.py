@@ -7,8 +7,7 @@ of Delta's log. A file in the folder that no version names is invisible and is d
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +17,18 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from headrace.spark.lake.disk import locked, make_folder, sync_folder
-from headrace.spark.lake.layout import Layout
-from headrace.spark.lake.staging import drop_stale, staged_folder
-from headrace.spark.lake.store import Step, unwatched
-from headrace.spark.lake.table import DataFile, StagedFile, TableSpec, data_file
+from headrace.spark.lake.disk import make_folder, sync_folder
+from headrace.spark.lake.ground import Ground
+from headrace.spark.lake.staging import drop_stale
+from headrace.spark.lake.table import DataFile, StagedFile, data_file
 
 STEPS = ("moved", "visible")
 PARTITION = "date"
 _KEPT_HOURS = 24
 
 
-class DeltaStore:
+class DeltaStore(Ground):
     """A Delta table."""
-
-    def __init__(self, layout: Layout, spec: TableSpec, step: Step = unwatched) -> None:
-        self.spec = spec
-        self._table = layout.table(spec.name)
-        self._control = layout.control(spec.name)
-        self._step = step
-
-    @property
-    def staging(self) -> Path:
-        """Beside the table."""
-        return staged_folder(self._control)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Be the only writer of ours; Delta's log itself keeps others apart."""
-        make_folder(self._control)
-        with locked(self._control / "lock"):
-            yield
 
     def committed(self, writer: str) -> int | None:
         """The newest batch of this writer, from the table's app transactions."""

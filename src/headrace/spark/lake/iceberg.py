@@ -5,8 +5,7 @@ number. A file in the folder that no snapshot names is invisible.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
-from headrace.spark.lake.disk import locked, make_folder, sync_folder
+from headrace.spark.lake.disk import make_folder, sync_folder
+from headrace.spark.lake.ground import Ground
 from headrace.spark.lake.layout import Layout
-from headrace.spark.lake.staging import drop_stale, staged_folder
+from headrace.spark.lake.staging import drop_stale
 from headrace.spark.lake.store import Step, unwatched
 from headrace.spark.lake.table import DataFile, StagedFile, TableSpec, data_file
 
@@ -36,27 +36,12 @@ _PROPERTIES = {
 }
 
 
-class IcebergStore:
-    """An Iceberg table."""
+class IcebergStore(Ground):
+    """An Iceberg table; its catalog names files by their absolute paths."""
 
     def __init__(self, layout: Layout, spec: TableSpec, step: Step = unwatched) -> None:
-        self.spec = spec
-        self._layout = layout
-        self._table = layout.table(spec.name).absolute()
-        self._control = layout.control(spec.name)
-        self._step = step
-
-    @property
-    def staging(self) -> Path:
-        """Beside the table."""
-        return staged_folder(self._control)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Be the only writer of ours; the catalog itself keeps others apart."""
-        make_folder(self._control)
-        with locked(self._control / "lock"):
-            yield
+        super().__init__(layout, spec, step)
+        self._table = self._table.absolute()
 
     def committed(self, writer: str) -> int | None:
         """The newest batch of this writer, from the table's properties."""

@@ -13,35 +13,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.spark.lake.disk import exchange, locked, make_folder, sync_folder, write_atomically
-from headrace.spark.lake.layout import Layout
-from headrace.spark.lake.staging import drop_stale, is_regular, staged_folder
-from headrace.spark.lake.store import Step, unwatched
-from headrace.spark.lake.table import DataFile, LakeError, StagedFile, TableSpec, data_file
+from headrace.spark.lake.disk import exchange, make_folder, sync_folder, write_atomically
+from headrace.spark.lake.ground import Ground
+from headrace.spark.lake.staging import drop_stale, is_regular
+from headrace.spark.lake.table import DataFile, LakeError, StagedFile, data_file
 
 STEPS = ("manifest", "renamed", "visible", "noted")
 SWAP_STEPS = ("built", "exchanged")
 
 
-class ParquetStore:
+class ParquetStore(Ground):
     """A table of Parquet files."""
-
-    def __init__(self, layout: Layout, spec: TableSpec, step: Step = unwatched) -> None:
-        self.spec = spec
-        self._table = layout.table(spec.name)
-        self._control = layout.control(spec.name)
-        self._step = step
-
-    @property
-    def staging(self) -> Path:
-        """Beside the tables, so that no listing of one finds it."""
-        return staged_folder(self._control)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only writer; a commit that died half-way is finished first."""
         make_folder(self._control / "committed")
-        with locked(self._control / "lock"):
+        with super().locked():
             if self._pending.exists():
                 self._settle(json.loads(self._pending.read_text()))
             yield
