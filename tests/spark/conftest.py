@@ -19,12 +19,9 @@ if TYPE_CHECKING:
 Publish = Callable[[str, list[bytes]], None]
 
 QUICK = {
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.stopTimeout": "30s",
 }
-"""Short queries are not worth compiling; those of commands, clusters and torture are, as users have them."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

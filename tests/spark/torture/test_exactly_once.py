@@ -28,10 +28,10 @@ from headrace.protocols.grpcq.client import GrpcqClient
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 from tests.harness.lakeside import Lakeside
 
-KILLS = int(os.environ.get("HEADRACE_DRIVER_KILLS", "4"))
+KILLS = int(os.environ.get("HEADRACE_DRIVER_KILLS", "5"))
 SEED = int(os.environ.get("HEADRACE_SEED", "0")) or random.randrange(1, 1 << 31)
 START_TIMEOUT_S = 180.0
-BATCHES_MAX = 20
+BATCHES_MAX = 40
 BATCH = 20
 
 DRIVER = Path(__file__).with_name("driver.py")
