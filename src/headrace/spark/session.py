@@ -47,8 +47,9 @@ def new_session(
     """A session of this name at `master`: `local[N]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
 
     `memory` is the driver's heap; the executors of a cluster have `spark.executor.memory`, and are given the headrace
-    of this process. What a new JVM and its workers print goes to `log`. A session that is already active in this
-    process is handed back with `conf` applied to it. Raises SparkUnavailable with what to install.
+    of this process. What a new JVM and its workers print goes to `log`; one that Spark's scripts start cannot be sent
+    there, and is silent once it is up. A session that is already active in this process is handed back with `conf`
+    applied to it. Raises SparkUnavailable with what to install.
     """
     try:
         from pyspark.sql import SparkSession
@@ -74,7 +75,8 @@ def _jvm(java: Java, settings: Mapping[str, str], memory: str, log: Path | None)
     if not java.bundled or "SPARK_HOME" in os.environ:
         os.environ["JAVA_HOME"] = str(java.home)
         options = f"-Xss{STACK} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
-        yield {"spark.driver.extraJavaOptions": options, "spark.driver.memory": memory}
+        silence = {"spark.log.level": "OFF"} if log is not None and "spark.log.level" not in settings else {}
+        yield {"spark.driver.extraJavaOptions": options, "spark.driver.memory": memory, **silence}
     else:
         with gateway(java, spark_home(cache_dir()), settings, memory, log):
             yield {}
