@@ -66,9 +66,8 @@ class Batches:
         """A job that reads the same rows from Spark's own Parquet files, uncompressed, to nowhere."""
         with self._folder("parquet") as folder:
             self._read().write.option("compression", "none").mode("overwrite").parquet(str(folder))
-            copied = self._spark.read.parquet(str(folder))
-            assert copied.count() == self._rows, "the copy is not the log"
-            yield lambda: self.timed(self._rows, lambda: _to_nowhere(copied))
+            assert self._spark.read.parquet(str(folder)).count() == self._rows, "the copy is not the log"
+            yield lambda: self.timed(self._rows, lambda: _to_nowhere(self._spark.read.parquet(str(folder))))
 
     def write(self, rows: int) -> Run:
         """Rows into a topic of their own, durable when it returns."""

@@ -19,6 +19,7 @@ from headrace.feed.schema import EVENTS, MESSAGES
 from headrace.feed.ticket import Ticket
 from headrace.feed.whereabouts import whereabouts
 from headrace.log import Log, LogSettings, OsDisk
+from headrace.log.walk import ROWS_MAX
 from headrace.model.batch import Protocol, build_batch
 from headrace.model.events import Event, EventPart, Range
 from tests.harness.authority import Authority
@@ -337,7 +338,7 @@ def test_a_big_log_is_streamed_not_loaded(tmp_path: Path) -> None:
             before = feed.resident_bytes()
             seen = [each.num_rows for each in client.read(Ticket())]
             assert sum(seen) == 960_000
-            assert max(seen) <= 16_384
+            assert max(seen) <= ROWS_MAX
             assert feed.resident_bytes("VmHWM") - before < 64 << 20
 
 

@@ -13,9 +13,9 @@ from headrace.log.format import crc32
 from headrace.log.hop import Hopper
 from headrace.model.parts import RECORD_HEADER
 
-ROWS_MAX = 16 * 1024
-BYTES_MAX = 4 << 20
-WINDOW_BYTES = 4 << 20
+ROWS_MAX = 32 * 1024
+BYTES_MAX = 8 << 20
+WINDOW_BYTES = 8 << 20
 _WINDOW_BYTES_MIN = MARK_BYTES
 
 

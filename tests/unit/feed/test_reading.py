@@ -134,15 +134,15 @@ def test_batches_are_neither_tiny_nor_huge(tmp_path: Path) -> None:
         for _ in range(300):
             log.append(record(batch("orders", 1), batch("stock", 100)), refusable=True)
             flushed(log)
-        log.append(record(batch("orders", 50_000)), refusable=True)
-        log.append(record(batch("orders", 9, size=1 << 20)), refusable=True)
+        log.append(record(batch("orders", 100_000)), refusable=True)
+        log.append(record(batch("orders", 17, size=1 << 20)), refusable=True)
         flushed(log)
         reader = Reader(Follower(tmp_path, OsDisk()), Subscriptions(list))
         found = [each for each, _ in reader.read(Ticket(topics=("orders",)), EVERYBODY).batches]
         sizes = [each.num_rows for each in found]
-        assert sum(sizes) == 50_309
+        assert sum(sizes) == 100_317
         assert sizes[:4] == [300, ROWS_MAX, ROWS_MAX, ROWS_MAX]
-        assert sizes[4:] == [848, 4, 4, 1]
+        assert sizes[4:] == [1696, 8, 8, 1]
         assert max(each.nbytes for each in found) <= BYTES_MAX + 1000
 
 
@@ -150,13 +150,13 @@ def test_reading_goes_on_behind_any_batch(tmp_path: Path) -> None:
     """Also in the middle of an event about more messages than fit into one batch."""
     with closing(opened(tmp_path)) as log:
         log.append(record(batch("orders", 100)), refusable=True)
-        log.append(record(EventPart(Event.ACKED, 5, 0, [Range(0, 40_000, 1), Range(7, 3, 2)]).encode()), refusable=True)
+        log.append(record(EventPart(Event.ACKED, 5, 0, [Range(0, 80_000, 1), Range(7, 3, 2)]).encode()), refusable=True)
         log.append(record(EventPart(Event.UNSUBSCRIBED, 6, 1).encode()), refusable=True)
         flushed(log)
         reader = Reader(Follower(tmp_path, OsDisk()), Subscriptions(list))
         columns = ("event", "message_offset")
         whole = read(Follower(tmp_path, OsDisk()), Ticket(stream="events", columns=columns))
-        assert len(whole) == 40_004
+        assert len(whole) == 80_004
         position: tuple[int, int, int] = (0, 0, 102)
         pieces: list[dict[str, Any]] = []
         while position[0] < position[2]:

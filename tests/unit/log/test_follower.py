@@ -280,13 +280,13 @@ def test_sidecars_are_not_needed(directory: Path, content: bytes | None) -> None
 
 def test_a_record_bigger_than_a_window_is_read_in_pieces(directory: Path) -> None:
     with closing(opened(directory, LogSettings())) as log:
-        log.append(record(batch(count=40_000, size=100)), refusable=True)
+        log.append(record(batch(count=100_000, size=100)), refusable=True)
         log.append(record(batch("stock", count=3)), refusable=True)
         flushed(log)
         follower = Follower(directory, OsDisk())
-        found = list(follower.walk(1, 40_003, everything()))
-        assert [each.rows for each in found if not isinstance(each, Gone)] == [16_384, 16_384, 7_231, 3]
-        assert offsets(follower.walk(39_999, 40_002, everything())) == [39_999, 40_000, 40_001]
+        found = list(follower.walk(1, 100_003, everything()))
+        assert [each.rows for each in found if not isinstance(each, Gone)] == [32_768, 32_768, 32_768, 1_695, 3]
+        assert offsets(follower.walk(99_999, 100_002, everything())) == [99_999, 100_000, 100_001]
 
 
 def test_many_threads_follow_while_the_log_grows_and_rolls(directory: Path) -> None:
