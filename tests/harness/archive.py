@@ -7,8 +7,8 @@ import threading
 import time
 
 from headrace.spark.archive import archive_of, archive_options
+from headrace.spark.home import spark_home
 from headrace.spark.java import cache_dir, find_java
-from headrace.spark.launch import spark_home
 
 SESSION = "from headrace.spark.session import new_session; new_session('archive').stop()"
 QUICK = "-XX:TieredStopAtLevel=1"

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.spark.archive import archive_of, archive_options
+from headrace.spark.home import spark_home
 from headrace.spark.java import cache_dir, find_java
-from headrace.spark.launch import spark_home
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -28,11 +28,9 @@ _SESSION = 3
 
 
 def quick_java() -> str:
-    """Options for JVMs that live a minute: little optimising, room for what comes of it, and the runtime's archive."""
+    """Options for JVMs that live a minute: little optimising, room for what comes of it, and the archive of classes."""
     java, home = find_java(), spark_home(cache_dir())
-    archive_options(java, home)
-    archive = archive_of(java, home).with_suffix(".base.jsa")
-    mapped = ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+    mapped = archive_options(java, home) if archive_of(java, home).exists() else []
     return " ".join(["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m", *mapped])
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from headrace.spark.archive import class_path
+from headrace.spark.home import spark_home
+from headrace.spark.java import cache_dir, find_java
 from headrace.spark.session import NICENESS
 
 GIVES_WAY = """
@@ -43,3 +46,13 @@ def test_a_session_that_gives_way_stays_behind_others(tmp_path: Path) -> None:
     threads, worker = told.stdout.split()[-2:]
     assert int(threads) == NICENESS
     assert int(worker) == NICENESS
+
+
+def test_what_sparks_scripts_start_has_the_class_path_of_our_archive() -> None:
+    java, home = find_java(), spark_home(cache_dir())
+    launcher = [str(java.executable), "-cp", class_path(home), "org.apache.spark.launcher.Main"]
+    environ = {"JAVA_HOME": str(java.home), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
+    done = subprocess.run([*launcher, "Any"], env=environ, capture_output=True, text=True, check=True)
+    command = done.stdout.split("\0")
+    assert command[command.index("-cp") + 1] == f"{home}/conf:{class_path(home)}"
+    assert not (home / "conf").exists(), "a path to nowhere does not count"

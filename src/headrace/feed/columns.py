@@ -80,14 +80,15 @@ def named(names: Array, codes: Numbers, rows: Numbers) -> Array:
     return names.take(np.repeat(codes, rows))
 
 
-def repeated(value: "pa.Scalar[Any]", rows: int) -> Array:
+def repeated(value: Any, rows: int) -> Array:
     """The same value in every row: the beginning of a column that is made once, where it is long enough."""
     return _many(value).slice(0, rows) if rows <= ROWS_MAX else pa.repeat(value, rows)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _many(value: "pa.Scalar[Any]") -> Array:
-    return pa.repeat(value, ROWS_MAX)
+def _many(value: Any) -> Array:
+    column: Array = pa.repeat(value, ROWS_MAX)
+    return column
 
 
 def gathered(parts: Parts, table: Numbers, column: int) -> Cells:

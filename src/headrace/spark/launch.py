@@ -8,7 +8,6 @@ The JVM ends when this process does, however that ends: it watches its standard 
 
 import contextlib
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from headrace.spark.archive import archive_options, class_path
-from headrace.spark.java import Java, SparkUnavailable, fingerprint
+from headrace.spark.java import Java, SparkUnavailable
 from headrace.spark.nursery import stand_in
 
 OPENED = (
@@ -41,27 +40,6 @@ COLLECTOR = "-XX:+UseParallelGC"
 START_TIMEOUT_S = 120.0
 LOOPBACK = "127.0.0.1"
 _POLL_S = 0.02
-
-
-def spark_home(cache: Path) -> Path:
-    """A SPARK_HOME that is pyspark's but for `python/lib`.
-
-    Without its zip, workers import pyspark from site-packages, where it is compiled: each starts four times faster.
-    A new one takes the place of those whose pyspark is gone.
-    """
-    import pyspark
-
-    package = Path(pyspark.__file__).resolve().parent
-    home = cache / f"spark-{pyspark.__version__}-{fingerprint(package)}"
-    if not home.exists():
-        for other in cache.glob("spark-*"):
-            if (other / "jars").is_symlink() and not (other / "jars").exists():
-                shutil.rmtree(other, ignore_errors=True)
-    home.mkdir(parents=True, exist_ok=True)
-    for name in ("bin", "jars", "sbin"):
-        with contextlib.suppress(FileExistsError):
-            (home / name).symlink_to(package / name)
-    return home
 
 
 @contextlib.contextmanager

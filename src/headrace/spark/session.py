@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.spark.home import spark_home
 from headrace.spark.java import Java, SparkUnavailable, cache_dir, find_java
-from headrace.spark.launch import STACK, gateway, spark_home
+from headrace.spark.launch import STACK, gateway
 from headrace.spark.shipping import ship
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from headrace.spark.home import spark_home
 from headrace.spark.java import cache_dir, find_java
-from headrace.spark.launch import spark_home
 from tests.harness.cluster import LOOPBACK, bare_packages, bare_python
 from tests.harness.lakeside import Lakeside
 

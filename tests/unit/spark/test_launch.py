@@ -1,4 +1,4 @@
-"""The JVM's command line, its home, and the Python it is told to start."""
+"""The JVM's command line, and the Python it is told to start."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from headrace.spark import launch
 from headrace.spark.java import SparkUnavailable
-from headrace.spark.launch import command, gateway, interpreter, spark_home
+from headrace.spark.launch import command, gateway, interpreter
 from tests.unit.spark.javas import a_java
 
 
@@ -47,25 +47,6 @@ def test_the_users_python_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     assert interpreter({"spark.master": "local[2]"}) == "/opt/python"
     assert interpreter({"spark.master": "local[2]", "spark.pyspark.python": "/set/python"}) == "/set/python"
-
-
-def test_spark_home_has_everything_but_the_zip(tmp_path: Path) -> None:
-    home = spark_home(tmp_path)
-    assert (home / "bin" / "spark-submit").exists()
-    assert (home / "jars").is_dir()
-    assert not (home / "python").exists()
-    assert spark_home(tmp_path) == home
-
-
-def test_a_new_spark_home_takes_the_place_of_those_whose_pyspark_is_gone(tmp_path: Path) -> None:
-    lost, found, begun = (tmp_path / f"spark-{name}" for name in ("lost", "found", "begun"))
-    for home in (lost, found, begun):
-        home.mkdir()
-    (lost / "classes.jsa").write_bytes(b"big")
-    (lost / "jars").symlink_to(tmp_path / "nowhere")
-    (found / "jars").symlink_to(tmp_path)
-    spark_home(tmp_path)
-    assert (lost.exists(), found.exists(), begun.exists()) == (False, True, True)
 
 
 def test_a_jvm_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
