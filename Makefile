@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/kernels/*.pxd) src/headrace/log/scribe.pyx
-SEED   ?= 0
+CHECKED := tests/tidy tests/unit tests/conformance
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check serve bench fmt torture clean
@@ -30,10 +30,10 @@ check: $(STAMP)        ## lint, types, import contract, tidy, unit and conforman
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n auto tests/tidy tests/unit tests/conformance
+	$(BIN)/pytest -q -n auto $(CHECKED)
 
-test: $(STAMP)         ## everything, with compiled kernels and the core again interpreted
-	$(BIN)/pytest -q -n auto --ignore tests/spark
+test: check            ## everything else, too: real processes, disks and Spark, and the core again interpreted
+	$(BIN)/pytest -q -n auto $(addprefix --ignore ,$(CHECKED) tests/spark)
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/spark
 	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' tests/unit tests/conformance tests/e2e
 
