@@ -10,27 +10,21 @@ needed; subscriptions live in the broker and are polled again by the same id.
 """
 
 import asyncio
-import random
 import ssl
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
-from urllib.parse import urlsplit
 
-from headrace.model.errors import HeadraceError
 from headrace.model.names import check_topic
-from headrace.protocols.blipmq.link import ConnectionLost, Link, Refused
+from headrace.protocols.blipmq.link import Link, Refused
 from headrace.protocols.blipmq.publishing import Publishing, chunks
+from headrace.protocols.dialling import Address, ClientClosed, ConnectionLost, Dialling
 
 __all__ = ["BlipmqClient", "ClientClosed", "ClientSettings", "ConnectionLost", "Delivery", "Refused", "Subscription"]
 
 DEFAULT_PORT = 5555
-
-
-class ClientClosed(HeadraceError):
-    """The client was closed by its owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +64,10 @@ class BlipmqClient:
     """One connection at a time to one broker, shared by any number of tasks."""
 
     def __init__(self, endpoint: str, key: str, tls: ssl.SSLContext | None, settings: ClientSettings) -> None:
-        parts = urlsplit(endpoint if "://" in endpoint else f"tcp://{endpoint}")
-        if parts.scheme not in ("tcp", "tls") or not parts.hostname:
-            raise ValueError(f"endpoint {endpoint!r} is not tcp://host:port or tls://host:port")
         self.settings = settings
-        self._host = parts.hostname
-        self._port = parts.port or DEFAULT_PORT
+        self._address = Address.parse(endpoint, DEFAULT_PORT, tls)
         self._key = key
-        self._tls = tls or (ssl.create_default_context() if parts.scheme == "tls" else None)
-        self._link: Link | None = None
-        self._linking = asyncio.Lock()
-        self._closed = False
+        self._dialling = Dialling(self._open, settings.reconnect_min_s, settings.reconnect_max_s)
 
     @classmethod
     async def connect(
@@ -93,7 +80,7 @@ class BlipmqClient:
     ) -> Self:
         """A client that is connected. Raises Refused for a bad key and ConnectionLost when nobody answers."""
         client = cls(endpoint, key, tls, settings or ClientSettings())
-        client._link = await client._open()
+        await client._dialling.connect()
         return client
 
     async def publish(self, topic: str, message: bytes, *, qos: int = 1, retry: bool = False) -> None:
@@ -145,26 +132,14 @@ class BlipmqClient:
 
     async def close(self) -> None:
         """Send what was queued and close; what waits for a reply gets ConnectionLost."""
-        self._closed = True
-        if self._link is not None:
-            await self._link.close()
+        await self._dialling.close()
 
     async def link(self) -> Link:
         """The connection, made again, with growing pauses, for as long as the broker cannot be reached.
 
         Raises ClientClosed, and Refused when the key is no longer good.
         """
-        async with self._linking:
-            pause = self.settings.reconnect_min_s
-            while self._link is None or self._link.lost is not None:
-                if self._closed:
-                    raise ClientClosed("the client is closed")
-                try:
-                    self._link = await self._open()
-                except ConnectionLost:
-                    await asyncio.sleep(pause * random.uniform(0.5, 1))
-                    pause = min(2 * pause, self.settings.reconnect_max_s)
-            return self._link
+        return await self._dialling.wire()
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,21 +150,10 @@ class BlipmqClient:
         await self.close()
 
     async def _open(self) -> Link:
-        loop = asyncio.get_running_loop()
-        link: Link | None = None
-        try:
-            async with asyncio.timeout(self.settings.connect_timeout_s):
-                _, link = await loop.create_connection(
-                    lambda: Link(self.settings.reply_timeout_s), self._host, self._port, ssl=self._tls
-                )
-                await link.introduce(self._key)
-        except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"{self._host}:{self._port}: {error or 'no answer'}") from error
-        except Refused:
-            assert link is not None
-            await link.close()
-            raise
-        return link
+        settings = self.settings
+        return await self._address.dial(
+            lambda: Link(settings.reply_timeout_s), settings.connect_timeout_s, lambda link: link.introduce(self._key)
+        )
 
 
 class Subscription:

@@ -27,14 +27,11 @@ from headrace.protocols.blipmq.frames import (
     encode_poll,
     encode_subscribe,
 )
+from headrace.protocols.dialling import ConnectionLost, Wire
 
 FIRST_CORRELATION_ID = 1 << 63
 
 OnDelivery = Callable[[int, str, bytes, int], None]
-
-
-class ConnectionLost(HeadraceError):
-    """The connection broke; what was not answered may or may not have happened."""
 
 
 class Refused(HeadraceError):
@@ -78,13 +75,13 @@ class _Window:
         self.arrived = 0
 
 
-class Link(asyncio.Protocol):
+class Link(Wire):
     """One connection, from its handshake to its loss; it is never mended."""
 
     def __init__(self, reply_timeout_s: float) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         self._reply_timeout_s = reply_timeout_s
-        self._transport: asyncio.Transport | None = None
         self._rest = bytearray()
         self._next_id = FIRST_CORRELATION_ID
         self._out: list[bytes] = []
@@ -96,8 +93,6 @@ class Link(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._changed = asyncio.Event()
-        self.lost: ConnectionLost | None = None
         self.unfenced_bytes = 0
         self.ack_refusals: list[Refused] = []
 
@@ -151,16 +146,7 @@ class Link(asyncio.Protocol):
     async def close(self) -> None:
         """Send what is left, then close."""
         self._flush()
-        if self._transport is not None and self.lost is None:
-            self._transport.close()
-            while self.lost is None:
-                self._changed.clear()
-                await self._changed.wait()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Transport's call."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        await super().close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Transport's call: everybody who waits learns of it."""

@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from headrace.protocols.blipmq.frames import LENGTH_MAX
-from headrace.protocols.blipmq.link import ConnectionLost, Link, Refused
+from headrace.protocols.blipmq.link import Link, Refused
+from headrace.protocols.dialling import ConnectionLost
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_MESSAGES = 4096

@@ -11,17 +11,16 @@ must know uses a protocol that confirms. A connection is made again when it is n
 """
 
 import asyncio
-import random
 import ssl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 from headrace.model.errors import HeadraceError
+from headrace.protocols.dialling import Address, ClientClosed, ConnectionLost, Dialling
 from headrace.protocols.sspq.frames import PAYLOAD_MAX, RETRIES_UNLIMITED, encode_send
-from headrace.protocols.sspq.link import Answer, ConnectionLost, Declined, Link, State
+from headrace.protocols.sspq.link import Answer, Declined, Link, State
 
 __all__ = [
     "ClientClosed",
@@ -36,10 +35,6 @@ __all__ = [
 DEFAULT_PORT = 8888
 DEFAULT_RETRIES = 3
 CHUNK_BYTES = 256 * 1024
-
-
-class ClientClosed(HeadraceError):
-    """The client was closed by its owner."""
 
 
 class NotConfirmed(HeadraceError):
@@ -81,17 +76,10 @@ class SspqClient:
     """One connection at a time to one broker. Any number of tasks may send; one at a time receives."""
 
     def __init__(self, endpoint: str, tls: ssl.SSLContext | None, settings: ClientSettings) -> None:
-        parts = urlsplit(endpoint if "://" in endpoint else f"tcp://{endpoint}")
-        if parts.scheme not in ("tcp", "tls") or not parts.hostname:
-            raise ValueError(f"endpoint {endpoint!r} is not tcp://host:port or tls://host:port")
         self.settings = settings
-        self._host = parts.hostname
-        self._port = parts.port or DEFAULT_PORT
-        self._tls = tls or (ssl.create_default_context() if parts.scheme == "tls" else None)
-        self._link: Link | None = None
-        self._linking = asyncio.Lock()
+        self._address = Address.parse(endpoint, DEFAULT_PORT, tls)
+        self._dialling = Dialling(self._open, settings.reconnect_min_s, settings.reconnect_max_s)
         self._receiving = False
-        self._closed = False
 
     @classmethod
     async def connect(
@@ -99,7 +87,7 @@ class SspqClient:
     ) -> Self:
         """A client that is connected. Raises ConnectionLost when nobody answers."""
         client = cls(endpoint, tls, settings or ClientSettings())
-        client._link = await client._open()
+        await client._dialling.connect()
         return client
 
     async def send(self, payload: bytes, *, retries: int = DEFAULT_RETRIES) -> None:
@@ -141,26 +129,14 @@ class SspqClient:
 
     async def close(self) -> None:
         """Send what was queued and hang up; a message that was not confirmed goes back to the broker."""
-        self._closed = True
-        if self._link is not None:
-            await self._link.close()
+        await self._dialling.close()
 
     async def link(self) -> Link:
         """The connection, made again, with growing pauses, for as long as the broker cannot be reached.
 
         Raises ClientClosed.
         """
-        async with self._linking:
-            pause = self.settings.reconnect_min_s
-            while self._link is None or self._link.lost is not None:
-                if self._closed:
-                    raise ClientClosed("the client is closed")
-                try:
-                    self._link = await self._open()
-                except ConnectionLost:
-                    await asyncio.sleep(pause * random.uniform(0.5, 1))
-                    pause = min(2 * pause, self.settings.reconnect_max_s)
-            return self._link
+        return await self._dialling.wire()
 
     async def __aenter__(self) -> Self:
         return self
@@ -183,15 +159,7 @@ class SspqClient:
         return link
 
     async def _open(self) -> Link:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self.settings.connect_timeout_s):
-                _, link = await loop.create_connection(
-                    lambda: Link(self.settings.payload_max), self._host, self._port, ssl=self._tls
-                )
-        except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"{self._host}:{self._port}: {error or 'no answer'}") from error
-        return link
+        return await self._address.dial(lambda: Link(self.settings.payload_max), self.settings.connect_timeout_s)
 
 
 def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -1,11 +1,11 @@
 """The client's side of one SSPQ connection: packets out, at most one answer in. It is never mended."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from headrace.model.errors import HeadraceError, PeerProtocolError
+from headrace.protocols.dialling import ConnectionLost, Wire
 from headrace.protocols.sspq.frames import (
     HEAD_SIZE,
     PacketType,
@@ -14,10 +14,6 @@ from headrace.protocols.sspq.frames import (
     encode_dead_receive,
     encode_receive,
 )
-
-
-class ConnectionLost(HeadraceError):
-    """The connection broke; what was sent last may or may not have arrived, and what was held is delivered again."""
 
 
 class Declined(HeadraceError):
@@ -41,19 +37,17 @@ class State(Enum):
     HELD = auto()
 
 
-class Link(asyncio.Protocol):
+class Link(Wire):
     """One connection. `dead` is which queue was asked last."""
 
     def __init__(self, payload_max: int) -> None:
+        super().__init__()
         self.state = State.FREE
         self.dead = False
-        self.lost: ConnectionLost | None = None
         self._payload_max = payload_max
-        self._transport: asyncio.Transport | None = None
         self._rest = bytearray()
         self._held: Answer | None = None
         self._congested = False
-        self._changed = asyncio.Event()
 
     async def send(self, packets: bytes) -> None:
         """Write, and wait until the socket takes more. Raises ConnectionLost."""
@@ -84,19 +78,6 @@ class Link(asyncio.Protocol):
             self._held = None
             self.state = State.FREE
             await self.send(encode_confirm())
-
-    async def close(self) -> None:
-        """Send what is left, then hang up."""
-        if self._transport is not None and self.lost is None:
-            self._transport.close()
-            while self.lost is None:
-                self._changed.clear()
-                await self._changed.wait()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Transport's call."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Transport's call: everybody who waits learns of it."""
