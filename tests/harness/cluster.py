@@ -120,9 +120,11 @@ class Cluster:
 
 
 class ConnectServer:
-    """A Spark Connect server on two cores, whose Python knows what `packages` holds and no more."""
+    """A Spark Connect server, here or on a cluster, whose Python knows what `packages` holds and no more."""
 
-    def __init__(self, folder: Path, packages: Path) -> None:
+    def __init__(
+        self, folder: Path, packages: Path, master: str = "local[2]", more: Mapping[str, str] | None = None
+    ) -> None:
         environ = _environ("1g", {"PYTHONPATH": str(packages), "PYSPARK_PYTHON": bare_python()})
         conf = {
             "spark.connect.grpc.binding.address": LOOPBACK,
@@ -131,10 +133,11 @@ class ConnectServer:
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.ui.enabled": "false",
+            **(more or {}),
         }
         command = [
             str(spark_home(cache_dir()) / "bin" / "spark-submit"),
-            "--master", "local[2]",
+            "--master", master,
             "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
             *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
             "spark-internal",

@@ -5,7 +5,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 
 from headrace.spark.home import spark_home
 from headrace.spark.java import cache_dir, find_java
-from tests.harness.cluster import LOOPBACK, bare_packages, bare_python
+from tests.harness.cluster import LOOPBACK, ConnectServer, bare_packages, bare_python
 from tests.harness.lakeside import Lakeside
 
 ROOT = Path(__file__).parents[3]
 ORDERS = 2000
+WHOLE = {"rows": ORDERS, "distinct": ORDERS}
 
 
 class Driver:
@@ -58,6 +60,19 @@ class Driver:
     def __exit__(self, *raised: object) -> None:
         """Have it end by itself; its JVM ends with it."""
         self._process.communicate(timeout=60)
+
+
+@contextmanager
+def serving(
+    folder: Path, packages: Path, master: str = "local[2]", conf: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A Spark Connect server; nothing of it is left afterwards."""
+    server = ConnectServer(folder, packages, master, conf)
+    try:
+        yield server.url
+    finally:
+        server.close()
+        assert server.processes() == {}
 
 
 def driver_environ(packages: Path) -> dict[str, str]:

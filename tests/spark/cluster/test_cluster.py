@@ -14,9 +14,9 @@ import pytest
 
 from headrace.feed.client import FeedClient
 from headrace.feed.ticket import Ticket
-from tests.harness.cluster import Cluster, quick_java
+from tests.harness.cluster import Cluster, bare_packages, quick_java
 from tests.harness.lakeside import Lakeside
-from tests.spark.cluster.conftest import ORDERS, ROOT, Driver, connection, driver_environ
+from tests.spark.cluster.conftest import ORDERS, ROOT, WHOLE, Driver, connection, driver_environ, serving
 
 CONF = {
     "spark_cores_max": "2",
@@ -29,8 +29,6 @@ CONF = {
     "spark_ui_enabled": "false",
 }
 """Nothing begins before both executors are there."""
-
-WHOLE = {"rows": ORDERS, "distinct": ORDERS}
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +66,26 @@ def test_executors_get_the_source_in_a_zip_and_lose_nothing_when_killed(
         assert set(cluster.executors()) != before
 
 
-def test_executors_may_have_headrace_installed(
-    cluster: Cluster, orders: Lakeside, packages: Path, tmp_path: Path
+def test_a_connect_server_and_executors_that_have_headrace_find_the_source_by_themselves(
+    cluster: Cluster, orders: Lakeside, tmp_path: Path
 ) -> None:
-    conf = {**CONF, "spark_cores_max": "1", "spark_executorEnv_PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{packages}"}
-    with Driver(cluster.url, packages, tmp_path / "driver.log", **conf) as driver:
-        assert driver.ask("found")["found"] == [True]
+    there = connection(orders)
+    packages = bare_packages(tmp_path / "packages")
+    for name in ("headrace", "pyspark_headrace.py"):
+        (packages / name).symlink_to(ROOT / "src" / name)
+    conf = {**settings(), "spark.cores.max": "1", "spark.executorEnv.PYTHONPATH": str(packages)}
+    with (
+        serving(tmp_path, packages, cluster.url, conf) as url,
+        Driver(url, packages, tmp_path / "driver.log") as driver,
+    ):
+        assert driver.ask("found") == {"found": [True], "executors": 1}
+        assert set(cluster.executors()), "it is they who were asked"
         chosen = {"subscribe": "orders", "endingOffsets": str(ORDERS), "minPartitions": "2"}
-        assert driver.ask("read", options={**connection(orders), **chosen}) == {**WHOLE, "partitions": 2}
+        assert driver.ask("read", options={**there, **chosen}) == {**WHOLE, "partitions": 2}
+        source = {**there, "subscribe": "orders", "startingOffsets": "earliest"}
+        sink = {**there, "topic": "twins", "checkpointLocation": str(tmp_path / "checkpoint")}
+        assert driver.ask("copy", source=source, sink=sink) == ORDERS
+        assert driver.ask("read", options={**there, "subscribe": "twins"}) == {**WHOLE, "partitions": 1}
 
 
 def test_the_pipeline_runs_on_the_cluster(cluster: Cluster, orders: Lakeside, packages: Path, tmp_path: Path) -> None:
@@ -85,7 +95,7 @@ def test_the_pipeline_runs_on_the_cluster(cluster: Cluster, orders: Lakeside, pa
         *(sys.executable, "-m", "headrace", "pipeline", "run", "--once", "--json", "--lake", str(tmp_path / "lake")),
         *("--tables", "messages,traffic", "--master", cluster.url, "--memory", "1g", "--key", orders.key),
         *("--data-dir", str(orders.data_dir)),
-        *(word for name, value in CONF.items() for word in ("--conf", f"{name.replace('_', '.')}={value}")),
+        *(word for name, value in settings().items() for word in ("--conf", f"{name}={value}")),
     ]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-6000:]
@@ -94,6 +104,11 @@ def test_the_pipeline_runs_on_the_cluster(cluster: Cluster, orders: Lakeside, pa
     messages = table(tmp_path / "lake" / "messages")
     assert sorted(messages["offset"]) == [offset for offset, _ in rows(orders, None)]
     assert sum(table(tmp_path / "lake" / "traffic")["messages"]) == len(messages["offset"])
+
+
+def settings() -> dict[str, str]:
+    """The same by the names Spark has for them."""
+    return {name.replace("_", "."): value for name, value in CONF.items()}
 
 
 def wait_for_rows(broker: Lakeside, topic: str, least: int) -> None:
