@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/kernels/*.pxd) src/headrace/log/scribe.pyx
 CHECKED := tests/tidy tests/unit tests/conformance
+WITHOUT_KERNELS := tests/unit/quic $(wildcard tests/unit/spark*)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check serve bench fmt torture clean
@@ -35,7 +36,7 @@ check: $(STAMP)        ## lint, types, import contract, tidy, unit and conforman
 test: check            ## everything else, too: real processes, disks and Spark, and the core again interpreted
 	$(BIN)/pytest -q -n auto $(addprefix --ignore ,$(CHECKED) tests/spark)
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/spark
-	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' tests/unit tests/conformance tests/e2e
+	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' $(addprefix --ignore ,$(WITHOUT_KERNELS)) tests/unit tests/conformance tests/e2e
 
 torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…)
 	HEADRACE_KILL_CYCLES=$${CYCLES:-1000} $(BIN)/pytest -q -n auto tests/crash/test_kill.py tests/crash/test_kill_transactions.py
