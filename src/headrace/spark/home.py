@@ -23,10 +23,16 @@ def spark_home(cache: Path) -> Path:
     home = cache / f"spark-{pyspark.__version__}-{fingerprint(package, NAMED_TWICE, RENAMED)}"
     if not home.exists():
         for other in cache.glob("spark-*"):
-            if (other / "bin").is_symlink() and not (other / "bin").exists():
+            if _leads_nowhere(other):
                 shutil.rmtree(other, ignore_errors=True)
         _make(home, package)
     return home
+
+
+def _leads_nowhere(home: Path) -> bool:
+    """Whether a file it links to is gone: with all of pyspark, or because another version took its place."""
+    links = (link for folder in (home, home / "jars") if folder.is_dir() for link in folder.iterdir())
+    return any(link.is_symlink() and not link.exists() for link in links)
 
 
 def _make(home: Path, package: Path) -> None:

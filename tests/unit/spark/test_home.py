@@ -32,11 +32,15 @@ def test_it_is_whole_for_all_who_want_it_at_once(tmp_path: Path) -> None:
 
 
 def test_a_new_one_takes_the_place_of_those_whose_pyspark_is_gone(tmp_path: Path) -> None:
-    lost, found, begun = (tmp_path / f"spark-{name}" for name in ("lost", "found", "begun"))
-    for home in (lost, found, begun):
-        home.mkdir()
+    lost, replaced, found, begun = (tmp_path / f"spark-{name}" for name in ("lost", "replaced", "found", "begun"))
+    for home in (lost, replaced, found, begun):
+        (home / "jars").mkdir(parents=True)
     (lost / "classes.jsa").write_bytes(b"big")
     (lost / "bin").symlink_to(tmp_path / "nowhere")
-    (found / "bin").symlink_to(tmp_path)
+    for home in (replaced, found):
+        (home / "bin").symlink_to(tmp_path)
+    (replaced / "jars" / "core-1.jar").symlink_to(tmp_path / "core-1.jar")
+    (found / "jars" / "core-2.jar").symlink_to(JARS)
     spark_home(tmp_path)
-    assert (lost.exists(), found.exists(), begun.exists()) == (False, True, True)
+    left = [home.exists() for home in (lost, replaced, found, begun)]
+    assert left == [False, False, True, True]
