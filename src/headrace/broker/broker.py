@@ -115,6 +115,8 @@ class Broker:
         if sub is None or sub.owner != owner:
             return []
         sub.use(now)
+        if consumer is None and sub.nothing_for(now):
+            return []
         was_blocked = sub.blocked
         portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed, ack_wait_us)
         if sub.timers:

@@ -83,6 +83,12 @@ class Subscription:
         self.last_used = now
         self.untouched = False
 
+    def nothing_for(self, now: int) -> bool:
+        """Whether a take would find nothing: the cursor is at the end, and nothing before it is due again."""
+        if self.cursor < self.topic.end or self.ready or self.parked:
+            return False
+        return not self.timers or self.timers[0][0] > now
+
     # The cursor
 
     def rewind(self, offset: int) -> None:

@@ -67,6 +67,8 @@ class WaitingRoom:
 
     def drain(self) -> list[Consumer]:
         """Everybody called since the last time, in order."""
+        if not self._called:
+            return []
         called = list(self._called)
         self._called.clear()
         return called

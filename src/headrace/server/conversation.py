@@ -35,6 +35,8 @@ from headrace.server.promises import Promises
 from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, Readings, size_of
 
 UNSENT_BYTES_MAX = 1 << 16
+TAKES = (Take, Exchange)
+TAKES_OR_FETCH = (*TAKES, Fetch)
 
 
 class Outlet(Protocol):
@@ -161,9 +163,9 @@ class Conversation:
         journal_due = False
         while self._todo and not self.closing:
             request = self._todo[0]
-            if isinstance(request, Take | Exchange) and not self._has_published():
+            if isinstance(request, TAKES) and not self._has_published():
                 break
-            if isinstance(request, Take | Exchange | Fetch) and not self._has_room():
+            if isinstance(request, TAKES_OR_FETCH) and not self._has_room():
                 break
             self._todo.popleft()
             journal_due |= self._carry_out(request)

@@ -143,6 +143,8 @@ class BlipmqSession:
 
     def data_to_send(self) -> bytes:
         """What to send to the peer now; each byte is given out once."""
+        if not self._out:
+            return b""
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
 
