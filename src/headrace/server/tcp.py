@@ -189,6 +189,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             return memoryview(self._frame)[self._frame_filled :]
         rest = len(self._rest)
+        if not rest:
+            return self._listener.arena_view
         self._listener.arena[:rest] = self._rest
         return self._listener.arena_view[rest:]
 
@@ -270,8 +272,13 @@ class Connection(asyncio.BufferedProtocol):
             self._auth_deadline = None
         if self._conversation.closing:
             return
-        rest = view[done:]
         stalled = self._conversation.stalled
+        if done < len(view):
+            self._keep(view[done:], stalled)
+        self._read(not stalled)
+
+    def _keep(self, rest: memoryview, stalled: bool) -> None:
+        """Put the unfinished frame by, where there is room for all of it if more is to be read."""
         wanted = 0 if stalled else self._session.bytes_wanted(rest)
         if wanted > BIG_FRAME:
             self._frame = mmap(-1, wanted)
@@ -279,7 +286,6 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled = len(rest)
         else:
             self._rest = bytes(rest)
-        self._read(not stalled)
 
     def _read(self, wanted: bool) -> None:
         assert self._transport is not None
