@@ -115,8 +115,6 @@ class Broker:
         if sub is None or sub.owner != owner:
             return []
         sub.use(now)
-        if consumer is None and sub.nothing_for(now):
-            return []
         was_blocked = sub.blocked
         portions = self._dispatch.take(sub, limit, consumer, now, size_max, timed, ack_wait_us)
         if sub.timers:
@@ -131,10 +129,10 @@ class Broker:
                 self._holding.setdefault(consumer, {})[sub.id] = sub
         return portions
 
-    def has_more(self, subscription: int) -> bool:
+    def has_more(self, subscription: int, now: int) -> bool:
         """Whether another `take` might find something; cheaper than trying."""
         sub = self._subscriptions.get(subscription)
-        return sub is not None and (sub.cursor < sub.topic.end or bool(sub.ready) or bool(sub.parked))
+        return sub is not None and not sub.nothing_for(now)
 
     def ack(
         self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0,

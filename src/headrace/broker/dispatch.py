@@ -92,6 +92,9 @@ class Dispatch:
         ack_wait_us: int = 0,
     ) -> list[Portion]:
         """Up to `limit` messages and about `size_max` bytes: first those due again, then those the cursor comes to."""
+        if sub.nothing_for(now):
+            sub.blocked = False
+            return []
         order = Order(limit, size_max, consumer, now, timed, ack_wait_us)
         if sub.timers and sub.timers[0][0] <= now:
             self.ripen(sub, now)

@@ -346,20 +346,20 @@ class Conversation:
     def _take(self, request: Take) -> None:
         """Deliver, no more at once than a peer can be trusted to read; the rest of the take stays first in line."""
         assert self.identity is not None
-        wanted = min(request.count, TAKE_MAX)
+        wanted, now = min(request.count, TAKE_MAX), self._engine.clock.now()
         portions = self._engine.broker.take(
             request.subscription,
             wanted,
             owner=self.identity.owner,
             size_max=TAKE_BYTES_MAX,
-            now=self._engine.clock.now(),
+            now=now,
         )
         self._unsent += size_of(portions)
         taken = 0
         for portion in portions:
             self._session.deliver(portion, request.tags[8 * taken : 8 * (taken + portion.count)])
             taken += portion.count
-        if portions and taken < request.count and self._engine.broker.has_more(request.subscription):
+        if portions and taken < request.count and self._engine.broker.has_more(request.subscription, now):
             self._send()
             self._todo.appendleft(Take(request.subscription, request.count - taken, request.tags[8 * taken :]))
 
