@@ -5,7 +5,6 @@ Knows the layout of a table of parts and the schema of messages; reads nothing a
 
 from array import array
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ from headrace.kernels.columns import HEADERS as HEADERS_COLUMN
 from headrace.kernels.columns import KEY, MESSAGE_ID, VALUE, gather_cells, measure_headers, split_headers
 from headrace.kernels.records import BATCH_COLUMNS, BATCH_PROTOCOL, CODE, OFFSET, ROWS, WIDTH
 from headrace.kernels.records import TIMESTAMP as TIMESTAMP_COLUMN
-from headrace.log.walk import ROWS_MAX, Parts
+from headrace.log.walk import Parts
 from headrace.model.batch import Protocol
 from headrace.model.parts import MalformedPart
 
@@ -25,9 +24,6 @@ Numbers = npt.NDArray[np.int64]
 Array: TypeAlias = "pa.Array[Any]"
 Cells = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 """Where each row's cell ends, beginning with 0, and the bytes of all of them."""
-
-REMEMBERED = 12
-"""Columns of one value kept to be cut from: those of every batch, and those of the topics read last."""
 
 _KNOWN = {protocol.value: protocol.name.lower() for protocol in Protocol}
 PROTOCOLS = pa.array([_KNOWN.get(code, str(code)) for code in range(256)])
@@ -76,19 +72,8 @@ class MessageColumns:
 def named(names: Array, codes: Numbers, rows: Numbers) -> Array:
     """The names of codes, each for so many rows."""
     if len(codes) == 1 or (codes == codes[0]).all():
-        return repeated(names[int(codes[0])], int(rows.sum()))
+        return pa.repeat(names[int(codes[0])], int(rows.sum()))
     return names.take(np.repeat(codes, rows))
-
-
-def repeated(value: Any, rows: int) -> Array:
-    """The same value in every row: the beginning of a column that is made once, where it is long enough."""
-    return _many(value).slice(0, rows) if rows <= ROWS_MAX else pa.repeat(value, rows)
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _many(value: Any) -> Array:
-    column: Array = pa.repeat(value, ROWS_MAX)
-    return column
 
 
 def gathered(parts: Parts, table: Numbers, column: int) -> Cells:
@@ -126,7 +111,8 @@ def _message_id(parts: Parts, table: Numbers, topics: Array) -> Array:
 def _optional(kind: Any, parts: Parts, table: Numbers, column: int) -> Array:
     """A column in which an empty cell means that there is none."""
     if not table[:, BATCH_COLUMNS + 3 * column + 2].any():
-        return repeated(pa.scalar(None, kind), parts.rows)
+        missing: Array = pa.nulls(parts.rows, kind)
+        return missing
     ends, cells = gathered(parts, table, column)
     return pa.Array.from_buffers(kind, parts.rows, [_present(ends), pa.py_buffer(ends.data), pa.py_buffer(cells.data)])
 
@@ -137,7 +123,7 @@ def _present(ends: npt.NDArray[np.int32]) -> pa.Buffer:
 
 def _headers(parts: Parts, table: Numbers, topics: Array) -> Array:
     if not table[:, BATCH_COLUMNS + 3 * HEADERS_COLUMN + 2].any():
-        return repeated(pa.scalar(None, HEADERS), parts.rows)
+        return pa.nulls(parts.rows, HEADERS)
     ends, cells = gathered(parts, table, HEADERS_COLUMN)
     count, keys_size, values_size = measure_headers(ends.data, cells.data)
     if count < 0:
@@ -157,14 +143,12 @@ def _headers(parts: Parts, table: Numbers, topics: Array) -> Array:
 
 
 def _partition(parts: Parts, table: Numbers, topics: Array) -> Array:
-    return repeated(pa.scalar(0, pa.int32()), parts.rows)
+    return pa.array(np.zeros(parts.rows, np.int32))
 
 
 def _offset(parts: Parts, table: Numbers, topics: Array) -> Array:
-    first, rows = table[:, OFFSET], table[:, ROWS]
-    if (first[1:] == first[:-1] + rows[:-1]).all():
-        return pa.array(np.arange(first[0], first[0] + parts.rows))
-    return pa.array(np.repeat(first - (np.cumsum(rows) - rows), rows) + np.arange(parts.rows))
+    rows = table[:, ROWS]
+    return pa.array(np.repeat(table[:, OFFSET] - (np.cumsum(rows) - rows), rows) + np.arange(parts.rows))
 
 
 def _timestamp(parts: Parts, table: Numbers, topics: Array) -> Array:
