@@ -1,6 +1,7 @@
 """What all peers have in common: a name, luck of their own, and ways to be slow, rude or gone."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +17,7 @@ CALM_PATIENCE_S = 30.0
 T = TypeVar("T")
 
 
-class Peer:
+class Peer(ABC):
     """Somebody outside. `live` goes on until the world wants no more of it, one conversation after the other."""
 
     def __init__(self, world: "World", name: str) -> None:
@@ -43,9 +44,9 @@ class Peer:
                 self.note("is cut off")
             await self.pause(0.3)
 
+    @abstractmethod
     async def converse(self) -> None:
         """One conversation. Raises Gone."""
-        raise NotImplementedError
 
     def pause(self, seconds: float) -> asyncio.Future[None]:
         """Wait for up to that long."""
