@@ -162,3 +162,17 @@ def test_a_take_that_finds_nothing_calls_nobody() -> None:
     for limit in (10, 1):
         assert desk.take(sub, limit, "bob") == []
     assert desk.broker.drain_ready() == []
+
+
+def test_room_in_flight_calls_nobody_at_the_end_of_the_topic() -> None:
+    desk = Desk(BrokerSettings(inflight_max=2))
+    sub = desk.subscribe("t")
+    desk.publish("t", b"1", b"2")
+    assert desk.take(sub, consumer="ann")
+    assert not desk.take(sub, consumer="bob")
+    desk.broker.wait(sub, "bob")
+    desk.ack(sub, (1, 2))
+    assert desk.broker.drain_ready() == []
+    desk.publish("t", b"3")
+    assert desk.broker.drain_ready() == ["bob"]
+    assert desk.take(sub, consumer="bob")
