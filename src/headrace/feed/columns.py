@@ -72,8 +72,15 @@ class MessageColumns:
 def named(names: Array, codes: Numbers, rows: Numbers) -> Array:
     """The names of codes, each for so many rows."""
     if len(codes) == 1 or (codes == codes[0]).all():
-        return pa.repeat(names[int(codes[0])], int(rows.sum()))
+        return repeated(names[int(codes[0])].as_py(), int(rows.sum()))
     return names.take(np.repeat(codes, rows))
+
+
+def repeated(name: str, rows: int) -> Array:
+    """One name for all of the rows. Arrow's own `repeat` copies it row by row."""
+    cell = name.encode()
+    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(cell))
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends.data), pa.py_buffer(cell * rows)])
 
 
 def gathered(parts: Parts, table: Numbers, column: int) -> Cells:

@@ -14,6 +14,7 @@ from headrace.log.hop import Hopper
 from headrace.model.parts import RECORD_HEADER
 
 ROWS_MAX = 32 * 1024
+PARTS_MAX = 8 * 1024
 BYTES_MAX = 8 << 20
 WINDOW_BYTES = 8 << 20
 _WINDOW_BYTES_MIN = MARK_BYTES
@@ -66,7 +67,7 @@ class SegmentWalk:
         self._rows_max = ROWS_MAX
         self._walk = walk = Walk(crc32, kinds, topics)
         walk.next = start
-        self._table = array("q", bytes(8 * WIDTH * max(1, min(ROWS_MAX, limit - start))))
+        self._table = array("q", bytes(8 * WIDTH * max(1, min(PARTS_MAX, limit - start))))
         self._buffer = bytearray()
         self._filled = 0
 
