@@ -25,6 +25,7 @@ from headrace.protocols.grpcq.publishing import Publishing, varint
 from headrace.protocols.grpcq.queues_pb2 import PublishRequest
 from headrace.testing import KEY, broker
 from tests.conformance.vectors import FOLDER, fill
+from tests.harness.api import calling
 
 ROOT = Path(__file__).resolve().parents[2]
 READING = ROOT / "docs" / "protocols" / "grpcq.md"
@@ -89,9 +90,7 @@ async def site() -> AsyncIterator[Site]:
     async with (
         broker(listen={"grpc": "127.0.0.1:0"}) as node,
         GrpcqClient(node.endpoints["grpc"], KEY) as client,
-        httpx.AsyncClient(
-            base_url=node.endpoints["http"], headers={"authorization": f"Bearer {KEY}"}, trust_env=False
-        ) as http,
+        calling(node.endpoints["http"]) as http,
     ):
         yield Site(client, http)
 

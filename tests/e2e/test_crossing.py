@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
 import pytest
 
 from headrace.config import DEV_KEY
@@ -15,6 +14,7 @@ from headrace.model.batch import Protocol
 from headrace.protocols.blipmq.client import BlipmqClient
 from headrace.protocols.crossing import Field, passage, survives
 from headrace.testing import KEY, broker
+from tests.harness.api import calling
 from tests.harness.doors import ATTEMPTS, DOORS, PATIENCE_S, Door, Letter, Received, Site, value_of
 from tests.harness.served import served
 
@@ -88,13 +88,12 @@ async def test_a_message_that_keeps_failing_is_a_dead_letter_and_comes_back_by_r
 ) -> None:
     doors: dict[str, Any] = {"listen": EVERY_DOOR, "sspq": {"topic": TOPIC}, "grpcq": {"max_attempts": ATTEMPTS}}
     retry = {"max_attempts": ATTEMPTS, "backoff_ms": 1}
-    headers = {"authorization": f"Bearer {KEY}"}
     async with (
         broker(tmp_path, retry=retry, **doors) as node,
         AsyncExitStack() as stack,
     ):
         site = Site(node.endpoints, KEY, tmp_path, TOPIC)
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=node.endpoints["http"], headers=headers))
+        http = await stack.enter_async_context(calling(node.endpoints["http"]))
         publisher, consumer = entering(site, stack), leaving(site, stack)
         await consumer.join()
         await publisher.publish(letter("bad"))
@@ -161,7 +160,7 @@ async def settled_durably(endpoints: Mapping[str, str], count: int) -> None:
         found = (await http.get("/api/subscriptions")).json()["subscriptions"]
         return bool(sum(each["acked"] for each in found if each["topic"] == TOPIC) == count)
 
-    async with httpx.AsyncClient(base_url=endpoints["http"]) as http:
+    async with calling(endpoints["http"], DEV_KEY) as http:
         await eventually(all_acked)
     async with await BlipmqClient.connect(endpoints["blipmq"], DEV_KEY) as client:
         await client.publish("behind", b"")

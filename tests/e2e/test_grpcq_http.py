@@ -12,6 +12,7 @@ import pytest
 from headrace.protocols.grpcq.client import GrpcqClient
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 from headrace.testing import KEY, broker
+from tests.harness.api import calling
 
 SCOPED = "orders-only"
 
@@ -38,9 +39,7 @@ async def rig() -> AsyncIterator[Rig]:
     keys = [KEY, {"name": "scoped", "key": SCOPED, "publish": ["orders"]}]
     async with (
         broker(listen={"grpc": "127.0.0.1:0"}, auth={"api_keys": keys}) as node,
-        httpx.AsyncClient(
-            base_url=node.endpoints["http"], headers={"authorization": f"Bearer {KEY}"}, trust_env=False
-        ) as http,
+        calling(node.endpoints["http"]) as http,
         GrpcqClient(node.endpoints["grpc"], KEY) as client,
     ):
         yield Rig(http, client)

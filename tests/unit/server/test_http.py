@@ -19,6 +19,7 @@ from headrace.server.engine import Engine
 from headrace.server.node import Node
 from headrace.server.replies import STATUS
 from headrace.testing import KEY, broker
+from tests.harness.api import calling
 
 OWNER = "tester"
 SCOPED = "orders-only"
@@ -92,10 +93,11 @@ class _Deaf:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     keys = [KEY, {"name": "scoped", "key": SCOPED, "publish": ["orders*"], "subscribe": ["orders*"]}]
     retry = {"max_attempts": 1, "backoff_ms": 3_600_000}
-    async with broker(tmp_path, auth={"api_keys": keys}, retry=retry) as node:
-        headers = {"authorization": f"Bearer {KEY}"}
-        async with httpx.AsyncClient(base_url=node.endpoints["http"], headers=headers) as http:
-            yield Rig(node, http)
+    async with (
+        broker(tmp_path, auth={"api_keys": keys}, retry=retry) as node,
+        calling(node.endpoints["http"]) as http,
+    ):
+        yield Rig(node, http)
 
 
 def scoped() -> dict[str, str]:
@@ -315,13 +317,13 @@ async def test_a_redrive_may_go_to_another_topic(rig: Rig) -> None:
 async def test_a_letter_stays_redriven_after_a_restart(tmp_path: Path) -> None:
     async with (
         broker(tmp_path, retry={"max_attempts": 1}) as node,
-        httpx.AsyncClient(base_url=node.endpoints["http"], headers={"authorization": f"Bearer {KEY}"}) as http,
+        calling(node.endpoints["http"]) as http,
     ):
         (offset,) = await Rig(node, http).bury("orders", b"bad")
         assert (await Rig(node, http).redrive(offset)).status_code == 200
     async with (
         broker(tmp_path, retry={"max_attempts": 1}) as node,
-        httpx.AsyncClient(base_url=node.endpoints["http"], headers={"authorization": f"Bearer {KEY}"}) as http,
+        calling(node.endpoints["http"]) as http,
     ):
         assert (await Rig(node, http).redrive(offset)).status_code == 409
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import signal
+import socket
 from pathlib import Path
 
 import httpx
@@ -29,7 +30,7 @@ async def test_a_free_port_is_taken_and_told(host: str) -> None:
     server = await serve_http(hello, Address(host, 0))
     try:
         assert server.address.port > 0
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=False) as http:
             assert (await http.get(f"http://{server.address}/")).text == "hello"
     finally:
         await server.stop()
@@ -72,13 +73,51 @@ async def test_a_stop_lets_the_request_in_hand_finish() -> None:
         await hello(scope, receive, send)
 
     server = await serve_http(slow, LOOPBACK)
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(verify=False) as http:
         request = asyncio.create_task(http.get(f"http://{server.address}/"))
         await entered.wait()
         stopping = asyncio.create_task(server.stop())
         go.set()
         assert (await request).text == "hello"
         await stopping
+
+
+async def test_a_stop_waits_only_so_long_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, cut_off = asyncio.Event(), asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut_off.set()
+
+    monkeypatch.setattr(serving, "STOP_TIMEOUT_S", 0.01)
+    server = await serve_http(endless, LOOPBACK)
+    async with httpx.AsyncClient(verify=False) as http:
+        request = asyncio.create_task(http.get(f"http://{server.address}/"))
+        await entered.wait()
+        await server.stop()
+        await cut_off.wait()
+        with contextlib.suppress(httpx.TransportError):
+            assert (await request).status_code == 500
+
+
+async def test_replies_do_not_wait_for_the_peer_to_confirm_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[asyncio.Transport] = []
+
+    class Watched(serving._Patience):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            made.append(transport)
+            super().connection_made(transport)
+
+    monkeypatch.setattr(serving, "_Patience", Watched)
+    server = await serve_http(hello, LOOPBACK)
+    async with httpx.AsyncClient(verify=False) as http:
+        await http.get(f"http://{server.address}/")
+        (transport,) = made
+        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    await server.stop()
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GET / HTTP/1.1\r\nhost: x\r\n"])
