@@ -7,6 +7,9 @@ KERNELS := $(wildcard src/headrace/kernels/*.py src/headrace/kernels/*.pxd) src/
 CHECKED := tests/tidy tests/unit tests/conformance
 WITHOUT_KERNELS := tests/unit/quic $(wildcard tests/unit/spark*)
 
+# Hundreds of interpreters are started here: they keep what they compiled, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check serve bench fmt torture clean
 
@@ -31,9 +34,10 @@ check: $(STAMP)        ## lint, types, import contract, tidy, unit and conforman
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n auto $(CHECKED)
+	$(BIN)/pytest -q -n auto --hypothesis-profile quick $(CHECKED)
 
 test: check            ## everything else, too: real processes, disks and Spark, and the core again interpreted
+	$(BIN)/pytest -q -n auto -m hypothesis $(CHECKED)
 	$(BIN)/pytest -q -n auto $(addprefix --ignore ,$(CHECKED) tests/spark)
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/spark
 	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' $(addprefix --ignore ,$(WITHOUT_KERNELS)) tests/unit tests/conformance tests/e2e

@@ -1,9 +1,13 @@
-"""What every test gets: logging as it was before, whatever a command set up."""
+"""What every test gets: logging as it was before, whatever a command set up, and the profiles for properties."""
 
 import logging
 from collections.abc import Iterator
 
 import pytest
+
+from tests.harness.properties import register_profiles
+
+register_profiles()
 
 
 @pytest.fixture(autouse=True)

@@ -5,18 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.feed import births
 from headrace.feed.births import UNKNOWN, Births
 from headrace.log import Log, LogSettings, OsDisk
 from headrace.log.follower import Follower
+from tests.harness.properties import tried
 from tests.unit.feed.logs import UNSYNCED, message_rows, records, written
 from tests.unit.log.records import batch, flushed, record
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@tried(30)
 @given(contents=records, offsets=st.lists(st.integers(0, 400), max_size=60))
 def test_everything_that_is_there_is_found_in_any_order(contents: list[list[bytes]], offsets: list[int]) -> None:
     with written(contents) as (log, follower):

@@ -1,17 +1,14 @@
 """Rows of tickets against a plain model that takes messages and events out of their records one by one."""
 
 import json
-import os
 import re
 import struct
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.auth import Identity, Scope
@@ -27,13 +24,14 @@ from headrace.model.batch import build_batch
 from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event, EventPart, Range
 from headrace.model.parts import MalformedPart
+from tests.harness.properties import tried
 from tests.unit.feed.logs import EVERYBODY, TOPICS, UNSYNCED, event_rows, message_rows, read, records, written
 from tests.unit.log.records import batch, flushed, record
 
 LISTED = [{"id": 1, "name": "billing", "topic": "orders", "owner": "a"}, {"id": 2, "name": "", "topic": "stock"}]
 NAMES = {1: ("billing", "orders"), 2: ("2", "stock")}
 
-patient = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = tried(40)
 chosen = st.none() | st.lists(st.sampled_from(TOPICS), max_size=3, unique=True).map(tuple)
 
 
@@ -102,27 +100,6 @@ def test_who_may_not_see_everything_sees_the_rest(contents: list[list[bytes]]) -
         with pytest.raises(BrokerError, match="stock") as refused:
             read(follower, Ticket(topics=("orders", "stock")), clerk)
         assert refused.value.code is Code.FORBIDDEN
-
-
-def test_all_of_that_holds_without_a_compiler() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n0",
-        "-p",
-        "no:cacheprovider",
-        str(Path(__file__)),
-        "-k",
-        "model",
-    ]
-    environment = os.environ | {"HEADRACE_PURE": "1"}
-    if environment.get("HEADRACE_PURE_INSIDE"):
-        pytest.skip("already inside")
-    environment["HEADRACE_PURE_INSIDE"] = "1"
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 def opened(directory: Path) -> Log:

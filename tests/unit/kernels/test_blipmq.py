@@ -4,12 +4,13 @@ import struct
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.batch import Batch, Protocol, build_batch
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish
+from tests.harness.properties import tried
 from tests.unit.kernels.both_ways import both_ways
 
 NOW = 1_700_000_000_000_000
@@ -56,7 +57,7 @@ def plain_batches(published: list[tuple[str, int, bytes, int]]) -> list[Publish]
 
 
 @each_way
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(published=st.lists(messages, max_size=60), before=st.binary(max_size=9), behind=st.binary(max_size=12))
 def test_a_scan_builds_the_batches_the_model_would(
     kernel: ModuleType, published: list[tuple[str, int, bytes, int]], before: bytes, behind: bytes
@@ -130,7 +131,7 @@ def test_a_frame_that_reaches_beyond_the_end_is_left_alone(kernel: ModuleType) -
 
 
 @each_way
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     topic=topics,
     values=st.lists(st.binary(max_size=50), min_size=1, max_size=30),

@@ -4,9 +4,10 @@ import struct
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.properties import tried
 from tests.unit.kernels.both_ways import both_ways
 
 ACK, POLL, PING = 5, 9, 7
@@ -45,7 +46,7 @@ def plain(run: list[tuple[int, int, int]]) -> tuple[int, int, bytes, list[tuple[
 
 
 @each_way
-@settings(max_examples=300, deadline=None)
+@tried(300)
 @given(run=frames, before=st.binary(max_size=5), behind=st.binary(max_size=20))
 def test_a_run_is_what_its_frames_add_up_to(
     kernel: ModuleType, run: list[tuple[int, int, int]], before: bytes, behind: bytes

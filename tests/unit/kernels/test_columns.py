@@ -5,13 +5,14 @@ from array import array
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.kernels import records
 from headrace.kernels.columns import HEADERS, KEY, MESSAGE_ID, VALUE
 from headrace.model.batch import Batch, Headers, encode_headers
 from headrace.model.events import RANGE, EventPart
+from tests.harness.properties import tried
 from tests.unit.kernels.both_ways import both_ways
 from tests.unit.kernels.test_records import HUGE, TOPICS, payloads, written
 
@@ -34,7 +35,7 @@ def ints(count: int) -> memoryview:
 
 
 @each_way
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(contents=st.lists(payloads, min_size=1, max_size=4), cut=st.tuples(st.integers(0, 30), st.integers(0, 30)))
 def test_cells_are_gathered_as_the_model_finds_them(
     kernel: ModuleType, contents: list[list[bytes]], cut: tuple[int, int]
@@ -73,7 +74,7 @@ def _own_end(part: Batch, index: int, column: int) -> int:
 
 
 @each_way
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(contents=st.lists(payloads, min_size=1, max_size=4))
 def test_ranges_are_gathered_as_written(kernel: ModuleType, contents: list[list[bytes]]) -> None:
     data, parts, end = written(contents)
@@ -88,7 +89,7 @@ def test_ranges_are_gathered_as_written(kernel: ModuleType, contents: list[list[
 
 
 @each_way
-@settings(max_examples=200, deadline=None)
+@tried(200)
 @given(rows=st.lists(headers_of_one, max_size=6))
 def test_headers_are_taken_apart(kernel: ModuleType, rows: list[Headers]) -> None:
     cells = [encode_headers(headers) for headers in rows]
@@ -113,7 +114,7 @@ def test_headers_are_taken_apart(kernel: ModuleType, rows: list[Headers]) -> Non
 
 
 @each_way
-@settings(max_examples=300, deadline=None)
+@tried(300)
 @given(cell=st.binary(max_size=30), claimed=st.integers(-2, 40))
 def test_cells_that_are_no_headers_are_refused(kernel: ModuleType, cell: bytes, claimed: int) -> None:
     ends = ints(2)

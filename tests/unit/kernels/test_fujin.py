@@ -4,13 +4,14 @@ import struct
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.batch import Batch, Protocol, build_batch
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish
 from headrace.protocols.fujin.frames import HEADER_STRINGS_MAX, encode_write
+from tests.harness.properties import tried
 from tests.unit.kernels.both_ways import both_ways
 
 NOW = 1_700_000_000_000_000
@@ -61,7 +62,7 @@ def plain_batch(topic: str, group: list[Written]) -> Publish:
 
 @each_way
 @pytest.mark.parametrize("with_headers", [True, False])
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(writes=st.lists(written, max_size=30), before=st.binary(max_size=9), cut=st.integers(0, 13))
 def test_a_scan_is_the_plain_batches(
     kernel: ModuleType, with_headers: bool, writes: list[Written], before: bytes, cut: int

@@ -4,7 +4,7 @@ import struct
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.batch import Batch, build_batch
@@ -17,6 +17,7 @@ from headrace.protocols.fujin.frames import (
     encode_results,
     encode_settle,
 )
+from tests.harness.properties import tried
 from tests.unit.kernels.both_ways import both_ways
 
 SETTLED = 1 << 63
@@ -39,7 +40,7 @@ def test_confirmations(kernel: ModuleType, tags: list[int], code: int) -> None:
 
 
 @each_way
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     values=values,
     span=st.tuples(st.integers(0, 39), st.integers(0, 39)),
@@ -77,7 +78,7 @@ def to_settle(commands: list[tuple[int, list[bytes]]]) -> list[int]:
 
 
 @each_way
-@settings(max_examples=200, deadline=None)
+@tried(200)
 @given(commands=settles, command=st.sampled_from([Command.ACK, Command.NACK]), before=st.binary(max_size=5))
 def test_a_scan_finds_every_id_that_is_to_be_settled(
     kernel: ModuleType, commands: list[tuple[int, list[bytes]]], command: Command, before: bytes
@@ -94,7 +95,7 @@ def test_a_scan_finds_every_id_that_is_to_be_settled(
 
 
 @each_way
-@settings(max_examples=200, deadline=None)
+@tried(200)
 @given(commands=settles, command=st.sampled_from([Command.ACK, Command.NACK]), reference=st.booleans(), data=st.data())
 def test_each_id_is_answered_for_by_itself(
     kernel: ModuleType,

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.kernels import records as constants
@@ -16,6 +16,7 @@ from headrace.log.format import lost_record, stamp
 from headrace.model.batch import Batch, build_batch
 from headrace.model.events import Event, EventPart, Range
 from headrace.model.parts import RECORD_HEADER_SIZE, iter_parts
+from tests.harness.properties import tried
 from tests.unit.kernels.both_ways import both_ways
 
 each_way = pytest.mark.parametrize("kernel", both_ways("records"))
@@ -100,7 +101,7 @@ def test_the_kernel_and_the_log_agree_on_the_format() -> None:
 
 
 @each_way
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     contents=st.lists(payloads, max_size=5),
     cut=st.tuples(st.integers(0, 40), st.integers(0, 40)),

@@ -5,12 +5,13 @@ from itertools import groupby
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.batch import ATTEMPTS_UNLIMITED, Batch, Protocol, build_batch
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish
+from tests.harness.properties import tried
 from tests.unit.kernels.both_ways import both_ways
 
 NOW = 1_700_000_000_000_000
@@ -42,7 +43,7 @@ def plain_batches(topic: str, sent: list[tuple[int, bytes]], forced: int = AS_SE
 
 
 @each_way
-@settings(max_examples=200, deadline=None)
+@tried(200)
 @given(
     topic=st.sampled_from(["sspq", "a", "jobs.eu", "ünïcode"]),
     sent=st.lists(messages, max_size=60),

@@ -5,13 +5,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.log import Log, LogSettings, OsDisk
 from headrace.log.bearings import Cell, block, cells, offset_at
 from headrace.log.follower import Follower
 from headrace.model.events import Event, EventPart
+from tests.harness.properties import tried
 from tests.unit.log.records import batch, filled, flushed, opened, record
 
 SECOND = 1_000_000
@@ -57,7 +58,7 @@ def test_an_event_has_a_time_too(tmp_path: Path) -> None:
         assert [offset_at(follower, when) for when in (10, 11, 20, 21, 30, 31)] == [0, 2, 2, 3, 3, 5]
 
 
-@settings(max_examples=20, deadline=None)
+@tried(20)
 @given(times=st.lists(st.integers(0, 50), min_size=1, max_size=40), size=st.sampled_from([10, 3000, 70_000]))
 def test_times_that_never_go_back_are_found_exactly(
     tmp_path_factory: pytest.TempPathFactory, times: list[int], size: int

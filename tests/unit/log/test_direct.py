@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.log.direct import BLOCK, STAGE_SIZE, WORTHWHILE, DirectWriter, split
 from headrace.log.disk import OsDisk, OsFile
 from headrace.model.batch import Buffer
+from tests.harness.properties import tried
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9), st.integers(0, 90))
@@ -22,7 +23,7 @@ def test_a_split_loses_nothing(buffers: list[bytes], size: int) -> None:
     assert b"".join(after) == whole[size:]
 
 
-@settings(deadline=None, max_examples=40)
+@tried(40)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, WORTHWHILE // 20)), min_size=1, max_size=8))
 def test_writes_of_every_size_end_up_back_to_back(shapes: list[tuple[int, int]]) -> None:
     path = Path(f"build/direct-{os.getpid()}.test")

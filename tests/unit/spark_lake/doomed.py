@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from headrace.spark.lake.compaction import compact
+from headrace.spark.lake.layout import FORMATS
 from headrace.spark.lake.store import Step
 from headrace.spark.lake.stores import open_store
 from tests.unit.spark_lake.tables import APPEND, NOON, UPSERT, minutes, rows, write
@@ -15,7 +16,7 @@ from tests.unit.spark_lake.tables import APPEND, NOON, UPSERT, minutes, rows, wr
 Doomed = Callable[[Path, str, Step], object]
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__])
+_processes.set_forkserver_preload([__name__, *(f"headrace.spark.lake.{form}" for form in FORMATS)])
 
 
 def append(lake: Path, form: str, step: Step) -> None:
