@@ -102,15 +102,13 @@ class Nursery:
             return
         child = os.fork()
         if not child:
-            _become(request, streams)
+            _become(request, streams, seedling)
         for stream in streams:
             os.close(stream)
         self._children.add(child)
         ended = os.pidfd_open(child)
         self._selector.register(ended, selectors.EVENT_READ, partial(self._ended, child, ended, seedling))
         self._selector.register(seedling, selectors.EVENT_READ, partial(self._abandoned, child, seedling))
-        with suppress(OSError):
-            seedling.send(seed.STATUS.pack(0))
 
     def _abandoned(self, child: int, seedling: socket.socket) -> None:
         """Whoever Spark takes for the child has been ended; the child, too, unless it has just ended by itself."""
@@ -148,11 +146,16 @@ def _request(seedling: socket.socket) -> tuple[Request, list[int]]:
     return (arguments, environ, folder, niceness), streams
 
 
-def _become(request: Request, streams: list[int]) -> NoReturn:
-    """Be the process that was asked for, in a fork of this one."""
+def _become(request: Request, streams: list[int], seedling: socket.socket) -> NoReturn:
+    """Be the process that was asked for, in a fork of this one.
+
+    It tells so itself, before anything else: whoever asked begins an interpreter of its own when nobody does.
+    """
     (_, module, *arguments), environ, folder, niceness = request
     code = 1
     try:
+        with suppress(OSError):
+            seedling.send(seed.STATUS.pack(0))
         os.setpgid(0, 0)
         for stream, standard in zip(streams, seed.STANDARD, strict=True):
             os.dup2(stream, standard)

@@ -81,7 +81,7 @@ def _ask(nursery: socket.socket, arguments: tuple[str, ...]) -> None:
 
 
 def _outcome(nursery: socket.socket) -> int | None:
-    """The exit code, once there is one; None when the nursery never began."""
+    """The exit code, once there is one; None when the process never began."""
     if not nursery.recv(STATUS.size):
         return None
     code = nursery.recv(STATUS.size)

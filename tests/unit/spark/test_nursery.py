@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.spark.nursery import stand_in
+from headrace.spark.seed import SOCKET
 
 PROBE = """
 import gc, json, os, sys
@@ -30,6 +32,9 @@ import os, sys
 print(os.getpid(), os.getppid(), flush=True)
 sys.stdin.read()
 """
+SAYING = """
+print("ran")
+"""
 FAILING = """
 raise LookupError("nowhere")
 """
@@ -39,6 +44,15 @@ process = subprocess.Popen([sys.argv[1], "-m", "patient"], stdin=subprocess.PIPE
 print(process.stdout.readline(), end="", flush=True)
 sys.stdin.read()
 """
+KILLED_BEHIND_ITS_FIRST_FORK = """
+import os, sys
+from headrace.spark.nursery import main
+of_parent = os.pidfd_open(int(sys.argv[3]))
+opened = iter([lambda: of_parent, lambda: os._exit(9)])
+os.pidfd_open = lambda process: next(opened)()
+main(*sys.argv[1:])
+"""
+PROGRAMS = {"probe": PROBE, "patient": PATIENT, "failing": FAILING, "saying": SAYING}
 GONE_WITHIN_S = 20
 
 
@@ -46,7 +60,7 @@ GONE_WITHIN_S = 20
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs to run."""
     folder = tmp_path_factory.mktemp("programs")
-    for name, text in {"probe": PROBE, "patient": PATIENT, "failing": FAILING}.items():
+    for name, text in PROGRAMS.items():
         (folder / f"{name}.py").write_text(text)
     return folder
 
@@ -166,6 +180,21 @@ def test_a_nursery_that_is_killed_is_missed_by_its_processes_and_replaced(
     told = probe(python, folder)
     assert told["warm"]
     assert told["parent"] != nursery
+
+
+def test_what_was_forked_is_not_run_a_second_time(folder: Path) -> None:
+    python = stand_in(sys.executable)
+    home = Path(python).parent
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / SOCKET))
+        listener.listen()
+        given = [str(home), str(listener.fileno()), str(os.getpid())]
+        command = [sys.executable, "-c", KILLED_BEHIND_ITS_FIRST_FORK, *given]
+        with subprocess.Popen(command, pass_fds=[listener.fileno()]) as nursery:
+            done = run(python, folder, "-m", "saying")
+            assert nursery.wait() == 9
+    assert done.stdout == "ran\n"
+    assert done.returncode == 1
 
 
 def test_nursery_and_processes_end_with_whoever_began_it(folder: Path) -> None:
