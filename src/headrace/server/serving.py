@@ -118,6 +118,8 @@ class _Server(uvicorn.Server):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 for connection in connections:
                     await connection.lost.wait()
+                if self.server_state.tasks:
+                    await asyncio.wait(self.server_state.tasks)
         for task in self.server_state.tasks:
             task.cancel()
 

@@ -82,6 +82,28 @@ async def test_a_stop_lets_the_request_in_hand_finish() -> None:
         await stopping
 
 
+async def test_a_stop_lets_a_request_finish_whose_caller_has_gone() -> None:
+    entered, go, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def thorough(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await go.wait()
+        finished.set()
+
+    server = await serve_http(thorough, LOOPBACK)
+    _, writer = await asyncio.open_connection(*server.address)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    await entered.wait()
+    writer.close()
+    await writer.wait_closed()
+    stopping = asyncio.create_task(server.stop())
+    await asyncio.wait({stopping}, timeout=0.05)
+    assert not stopping.done()
+    go.set()
+    await stopping
+    assert finished.is_set()
+
+
 async def test_a_stop_waits_only_so_long_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     entered, cut_off = asyncio.Event(), asyncio.Event()
 
