@@ -11,6 +11,7 @@ from headrace.log.hop import Hopper
 from headrace.log.report import Damage
 from tests.crash.faultdisk import FaultDisk, Survival
 from tests.crash.witness import DIRECTORY, Witness, found_in
+from tests.unit.log.records import batches_of
 
 SETTINGS = LogSettings(segment_bytes=4096, fill_bytes=1000)
 MASKS = (0x01, 0x80)
@@ -160,5 +161,5 @@ def test_a_flip_in_what_can_be_rebuilt_loses_nothing(suffix: str) -> None:
             disk.damage(DIRECTORY / name, position, 0x08)
             assert numbers_in(disk) == everything
             log = Log.open(DIRECTORY, disk, SETTINGS)
-            assert [batch.base for batch in log.iter_batches("orders", 0)]
+            assert [batch.base for batch in batches_of(log, "orders", 0)]
             log.close()

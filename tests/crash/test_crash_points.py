@@ -40,7 +40,16 @@ class Story:
     def run(self) -> None:
         """Live it to the end."""
         self.witness = witness = Witness(self.disk, SETTINGS)
-        for chapter in (fills_segments, writes_snapshots, disk_is_full, sync_fails, cut_fails, tears, loses_an_index):
+        for chapter in (
+            fills_segments,
+            fills_ahead,
+            writes_snapshots,
+            disk_is_full,
+            sync_fails,
+            cut_fails,
+            tears,
+            loses_an_index,
+        ):
             chapter(witness, self.disk)
         bits_rot(witness, self.disk)
         old_segments_go(witness, self.disk)
@@ -53,6 +62,18 @@ def fills_segments(witness: Witness, disk: FaultDisk) -> None:
         witness.transact()
         witness.publish(count=9)
         assert witness.flush()
+
+
+def fills_ahead(witness: Witness, disk: FaultDisk) -> None:
+    """Between flushes, on a disk that now and then will not."""
+    for fault in (None, "segment.write", "segment.sync", None):
+        witness.publish()
+        assert witness.flush()
+        if fault is not None:
+            disk.fail(fault, errno.EIO)
+        assert witness.fill()
+        witness.check()
+    assert not witness.fill()
 
 
 def writes_snapshots(witness: Witness, disk: FaultDisk) -> None:

@@ -65,6 +65,25 @@ class FaultyLog(RuleBasedStateMachine):
         self.now += 700
         self._flush(sync=sync)
 
+    @rule()
+    def fill(self) -> None:
+        self.witness.fill()
+
+    @rule(failure=FAILURES)
+    def fill_on_a_failing_disk(self, failure: tuple[str, int]) -> None:
+        self.disk.fail(*failure)
+        self.witness.fill()
+        self.disk.heal()
+
+    @rule(point=CRASHES, survival=st.sampled_from(Survival), seed=SEEDS)
+    def crash_in_a_fill(self, point: str, survival: Survival, seed: int) -> None:
+        self.disk.crash_at(point, 1)
+        try:
+            self.witness.fill()
+        except Crash:
+            self._recover(survival, seed)
+        self.disk.heal()
+
     @rule(failure=FAILURES, times=st.integers(1, 2))
     def flush_on_a_failing_disk(self, failure: tuple[str, int], times: int) -> None:
         self.witness.publish(4, 100)

@@ -10,6 +10,7 @@ from headrace.log import Disk, Log, LogSettings, Record
 from headrace.model.batch import Batch, build_batch
 from headrace.model.events import Event, EventPart
 from headrace.model.parts import RECORD_HEADER_SIZE
+from tests.unit.log.records import batches_of
 
 DIRECTORY = Path("/log")
 TOPICS = ("orders", "payments", "stock")
@@ -66,6 +67,13 @@ class Witness:
         self.doubts = []
         return True
 
+    def fill(self) -> bool:
+        """Fill ground ahead of the next flush; whether there was any to fill."""
+        if (fill := self.log.begin_fill()) is None:
+            return False
+        fill.run()
+        return True
+
     def snapshot(self) -> None:
         """Write a snapshot of everything visible."""
         self.log.write_snapshot(repr(self.visible).encode(), self.log.durable_offset)
@@ -118,7 +126,7 @@ class Witness:
         batches = [batch for _, parts in found for batch in parts]
         for topic in TOPICS:
             mine = [(b.base, b.count, b.value(0)) for b in batches if b.topic == topic]
-            read = [(b.base, b.count, b.value(0)) for b in self.log.iter_batches(topic, 0)]
+            read = [(b.base, b.count, b.value(0)) for b in batches_of(self.log, topic, 0)]
             assert read == mine
             assert self.log.count_from(topic, 0) == sum(count for _, count, _ in mine)
             assert self.log.topic_end(topic) >= (mine[-1][0] + mine[-1][1] if mine else 0)

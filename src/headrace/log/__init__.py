@@ -2,7 +2,7 @@
 
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.dump import Row, dump
-from headrace.log.flush import Flush, Flushed
+from headrace.log.flush import Fill, Flush, Flushed
 from headrace.log.log import Log
 from headrace.log.native import new_scribe
 from headrace.log.reader import Record
@@ -16,6 +16,7 @@ from headrace.log.verify import verify
 __all__ = [
     "Damage",
     "Disk",
+    "Fill",
     "Flush",
     "Flushed",
     "Log",

@@ -4,6 +4,7 @@ The log hands a flush its writer and takes it back when the flush has run; in be
 can be called in any thread. It never raises: the outcome stays in the flush.
 """
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from headrace.model.errors import StorageError
 BLOCK = 4096
 FILL_BYTES_MIN = 512 * 1024
 FILL_FLUSHES = 32
+AHEAD_BYTES = 128 * 1024
+AHEAD_FLUSHES = 8
 
 
 class Writer:
@@ -36,6 +39,7 @@ class Writer:
         self.broken = False
         self._dirty = False
         self._filled = 0
+        self._flushed_size = 0
         self._planned = (0, 0)
         self._zeros = memoryview(bytes(fill_bytes))
 
@@ -98,12 +102,40 @@ class Writer:
 
     def advance(self) -> None:
         """What was planned is written."""
-        self.position, self._filled = self._planned
+        end, filled = self._planned
+        self._flushed_size = end - self.position
+        self.position, self._filled = end, filled
 
     def failed(self) -> None:
         """An order failed, by the write or by the sync: the file is never trusted again."""
         self._retreat()
         self.broken = True
+
+    def zeros_ahead(self) -> memoryview:
+        """What to fill before flushes like the last one come to the end of filled ground; empty for nothing.
+
+        One step after each small flush, refused or not: who has to fill ground in a flush takes several times as long.
+        """
+        size, self._flushed_size = self._flushed_size, 0
+        ahead = 0 < size <= AHEAD_BYTES // AHEAD_FLUSHES and self._filled - self.position < AHEAD_BYTES
+        if not ahead or self.broken or self._dirty:
+            return self._zeros[:0]
+        return self._zeros[: AHEAD_BYTES - self._filled % BLOCK]
+
+    def fill(self, zeros: memoryview) -> None:
+        """Write them behind the filled ground, and sync."""
+        assert self.file is not None
+        self.file.pwritev([zeros], self._filled, sync=True)
+        self.filled(zeros)
+
+    def order_fill(self, zeros: memoryview) -> WriteOrder | None:
+        """What `fill` would do, if that is a single call; `filled` is to follow it unless it failed."""
+        assert self.file is not None
+        return self.file.order([zeros], self._filled)
+
+    def filled(self, zeros: memoryview) -> None:
+        """They are written."""
+        self._filled += len(zeros)
 
     def _plan(self, buffers: Sequence[bytearray], size: int) -> list[Buffer]:
         end = self.position + size
@@ -253,6 +285,33 @@ class Flush:
         except OSError:
             return None
         return read_directory(lambda size, position: data[position : position + size])[0]
+
+
+class Fill:
+    """Zeros written ahead in a quiet moment.
+
+    Should the disk refuse them, nothing has changed: the flush that comes to the end of the filled ground asks again.
+    """
+
+    def __init__(self, writer: Writer, zeros: memoryview) -> None:
+        self._writer = writer
+        self._zeros = zeros
+
+    def run(self) -> None:
+        """Do it. Blocks on the disk; never raises OSError."""
+        with contextlib.suppress(OSError):
+            self._writer.fill(self._zeros)
+
+    def order(self) -> WriteOrder | None:
+        """What `run` would do, if that is one call of the system; `landed` or `failed` is to follow it."""
+        return self._writer.order_fill(self._zeros)
+
+    def landed(self) -> None:
+        """The order was carried out."""
+        self._writer.filled(self._zeros)
+
+    def failed(self, error: OSError) -> None:
+        """The order failed."""
 
 
 class Flushed(NamedTuple):

@@ -1,8 +1,8 @@
 """The durable log: append in the event loop, flush in a thread, read what is as durable as promised.
 
-One thread owns the log and calls everything here; only `Flush.run`, `SnapshotWrite.run` and `Removal.run` block on
-writing, and may run elsewhere, one at a time. The log knows records, batches and offsets; what events mean is none of
-its business.
+One thread owns the log and calls everything here; only `Flush.run`, `Fill.run`, `SnapshotWrite.run` and `Removal.run`
+block on writing, and may run elsewhere, one at a time. The log knows records, batches and offsets; what events mean is
+none of its business.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.log.committed import CommittedFile
 from headrace.log.disk import Disk
 from headrace.log.extents import SegmentMap
-from headrace.log.flush import Flush, Flushed, Writer
+from headrace.log.flush import Fill, Flush, Flushed, Writer
 from headrace.log.format import LOCK_NAME, SYNCED_MARK, part_timestamp, record_span, stamp
 from headrace.log.reader import Reader, Record
 from headrace.log.recovery import Recovered, recover
@@ -210,6 +210,11 @@ class Log:
                 self._unsynced_since = self._flush_began
         return Flushed(batches)
 
+    def begin_fill(self) -> Fill | None:
+        """Ground for the next small flushes, ready to be filled; None when there is enough. Not while a flush runs."""
+        zeros = self._writer.zeros_ahead()
+        return Fill(self._writer, zeros) if zeros else None
+
     def batch_at(self, topic: str, offset: int) -> Batch | None:
         """The batch of the topic that holds this offset, else its first batch after it, else None."""
         return self._topics.batch_at(topic, offset)
@@ -225,12 +230,6 @@ class Log:
     def topics(self) -> list[str]:
         """The topics that have messages, sorted."""
         return self._topics.names()
-
-    def iter_batches(self, topic: str, offset: int) -> Iterator[Batch]:
-        """The topic's batches from the one that holds `offset` on."""
-        while (batch := self._topics.batch_at(topic, offset)) is not None:
-            yield batch
-            offset = batch.end
 
     def iter_records(self, offset: int, to: int | None = None) -> Iterator[Record]:
         """The visible records from the one that holds `offset` up to, not including, offset `to`."""

@@ -9,7 +9,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
-from headrace.log import Flush, new_scribe
+from headrace.log import Fill, Flush, new_scribe
 
 
 class Job(Protocol):
@@ -35,15 +35,15 @@ NewWorker = Callable[[asyncio.AbstractEventLoop, Callable[[Job, float], None]], 
 class Committer:
     """Does one job at a time and reports it to the loop with the seconds it took.
 
-    A flush that is a single call of the system goes to the scribe, if it was built; everything else to a thread of
-    Python.
+    A flush or fill that is a single call of the system goes to the scribe, if it was built; everything else to a
+    thread of Python.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, done: Callable[[Job, float], None]) -> None:
         self._loop = loop
         self._done = done
         self._began = 0.0
-        self._ordered: Flush | None = None
+        self._ordered: Flush | Fill | None = None
         self._jobs: SimpleQueue[tuple[Job, Callable[[], None]] | None] = SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name="headrace-committer", daemon=True)]
         self._scribe = new_scribe()
@@ -56,7 +56,7 @@ class Committer:
     def submit(self, job: Job) -> None:
         """Begin a job; `done` is called in the loop when it ended."""
         self._began = time.perf_counter()
-        if self._scribe is not None and isinstance(job, Flush) and (order := job.order()) is not None:
+        if self._scribe is not None and isinstance(job, (Flush, Fill)) and (order := job.order()) is not None:
             self._ordered = job
             self._scribe.order(*order)
         else:
@@ -80,14 +80,14 @@ class Committer:
         """The scribe is done; a failure is dealt with where blocking does no harm."""
         assert self._scribe is not None
         assert self._ordered is not None
-        flush, self._ordered = self._ordered, None
+        job, self._ordered = self._ordered, None
         try:
             self._scribe.finish()
         except OSError as error:
-            self._jobs.put((flush, partial(flush.failed, error)))
+            self._jobs.put((job, partial(job.failed, error)))
             return
-        flush.landed()
-        self._report(flush)
+        job.landed()
+        self._report(job)
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:

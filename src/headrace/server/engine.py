@@ -66,6 +66,8 @@ class Engine:
         self._gathered = 0
         self._unsettled: list[tuple[Publish, Sender]] = []
         self._flushing: list[tuple[Publish, Sender]] = []
+        self._unsettled_topics: set[str] = set()
+        self._flushing_topics: set[str] = set()
         self._flush_ticket = 0
         self._flush_since_us = 0
         self._first_publish_us = 0
@@ -87,11 +89,18 @@ class Engine:
         """Append a batch; its ticket. `sender` hears of it should the log refuse it."""
         self.log.append(request.record, refusable=True)
         self._unsettled.append((request, sender))
+        self._unsettled_topics.update(request.topics or (request.topic,))
         self._ticket += 1
         if not self._first_publish_us:
             self._first_publish_us = self.clock.now()
         self._kick()
         return self._ticket
+
+    def ticket_of(self, topic: str) -> int:
+        """A ticket that is settled no sooner than everything published to the topic so far; 0 when all of it is."""
+        if topic in self._unsettled_topics:
+            return self._ticket
+        return self._flush_ticket if topic in self._flushing_topics else 0
 
     def journal(self) -> int:
         """Have what the broker recorded since the last call appended; the ticket of the last event, 0 without one.
@@ -223,10 +232,11 @@ class Engine:
             job = self.log.begin_flush(self.clock.now(), sync=self._snapshots.waiting)
         if job is not None:
             self._flushing, self._unsettled = self._unsettled, []
+            self._flushing_topics, self._unsettled_topics = self._unsettled_topics, set()
             self._flush_ticket = self._ticket
             self._flush_since_us, self._first_publish_us = self._first_publish_us, 0
         else:
-            job = self._chore()
+            job = self._chore() or self.log.begin_fill()
         if job is not None:
             self._committer.submit(job)
             return
@@ -256,7 +266,7 @@ class Engine:
             self.durable_seconds.observe((now - self._flush_since_us) / 1e6)
         flushed = self.log.end_flush(flush)
         if flushed.error is None:
-            self._flushing = []
+            self._flushing, self._flushing_topics = [], set()
             self.publishes_settled = self.events_settled = self._flush_ticket
             for batch in flushed.batches:
                 self.broker.on_published(batch, now)
@@ -283,6 +293,7 @@ class Engine:
         self.broker.rewound(self.log.next_offset)
         refused = self._flushing + self._unsettled
         self._flushing, self._unsettled = [], []
+        self._flushing_topics, self._unsettled_topics = set(), set()
         self.publishes_settled = self._ticket
         for request, sender in refused:
             self.refused_total += request.count

@@ -9,6 +9,7 @@ from headrace.model.names import is_dead_topic
 from tests.simulation.doors.ledger import Fate, Ledger, number_of
 from tests.simulation.doors.model import LogModel, name_of
 from tests.simulation.model import State
+from tests.unit.log.records import batches_of
 
 
 class Audit:
@@ -21,7 +22,7 @@ class Audit:
         self._crashes = crashes
         self._topics: dict[str, list[int]] = defaultdict(list)
         for topic in stored.topics():
-            for batch in stored.iter_batches(topic, 0):
+            for batch in batches_of(stored, topic, 0):
                 for index in range(batch.count):
                     number = number_of(batch.value(index))
                     self._topics[topic].append(number)

@@ -1,9 +1,10 @@
 """Records and logs for the tests of the log package."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.log import Flushed, Log, LogSettings, OsDisk
-from headrace.model.batch import build_batch
+from headrace.model.batch import Batch, build_batch
 from headrace.model.events import Event, EventPart
 from headrace.model.parts import RECORD_HEADER_SIZE
 
@@ -36,6 +37,13 @@ def flushed(log: Log, now: int = 0, *, sync: bool = False) -> Flushed:
     assert flush is not None
     flush.run()
     return log.end_flush(flush)
+
+
+def batches_of(log: Log, topic: str, offset: int) -> Iterator[Batch]:
+    """The topic's batches from the one that holds `offset` on."""
+    while (found := log.batch_at(topic, offset)) is not None:
+        yield found
+        offset = found.end
 
 
 def filled(directory: Path, records: int, settings: LogSettings = SMALL) -> Log:

@@ -7,7 +7,7 @@ from headrace.log import Log, LogSettings, SyncPolicy
 from headrace.model.batch import Batch
 from headrace.model.parts import RECORD_HEADER_SIZE
 from tests.crash.faultdisk import FaultDisk
-from tests.unit.log.records import batch, event, filled, flushed, opened, record
+from tests.unit.log.records import batch, batches_of, event, filled, flushed, opened, record
 
 DIRECTORY = Path("/log")
 
@@ -102,10 +102,10 @@ def test_records_between_two_offsets(tmp_path: Path) -> None:
 
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     log = filled(tmp_path, 60)
-    before = [(b.base, b.value(0)) for b in log.iter_batches("stock", 0)]
+    before = [(b.base, b.value(0)) for b in batches_of(log, "stock", 0)]
     log.close()
     log = opened(tmp_path)
-    assert [(b.base, b.value(0)) for b in log.iter_batches("stock", 0)] == before
+    assert [(b.base, b.value(0)) for b in batches_of(log, "stock", 0)] == before
     assert (log.next_offset, log.durable_offset, log.synced_offset) == (240, 240, 240)
     log.close()
 
@@ -200,7 +200,7 @@ def test_after_a_failed_sync_the_log_goes_on_in_a_new_segment() -> None:
     publish(log, "payments")
     assert flushed(log).error is None
     assert sorted(name for name in disk.list(DIRECTORY) if name.endswith(".seg")) == [f"{0:020}.seg", f"{2:020}.seg"]
-    assert [b.base for b in log.iter_batches("payments", 0)] == [2]
+    assert [b.base for b in batches_of(log, "payments", 0)] == [2]
 
 
 def test_a_failed_sync_moves_unsynced_records_that_are_visible() -> None:
@@ -216,11 +216,11 @@ def test_a_failed_sync_moves_unsynced_records_that_are_visible() -> None:
     disk.fail("segment.sync", errno.EIO)
     assert flushed(log, sync=True).error is not None
     assert log.synced_offset == log.durable_offset == 12
-    assert [b.base for b in log.iter_batches("orders", 0)] == [0, 2, 4, 6, 8, 10]
+    assert [b.base for b in batches_of(log, "orders", 0)] == [0, 2, 4, 6, 8, 10]
     assert log.count_from("orders", 0) == 12
     log.close()
     again = on(disk, "every_n:100")
-    assert [b.base for b in again.iter_batches("orders", 0)] == [0, 2, 4, 6, 8, 10]
+    assert [b.base for b in batches_of(again, "orders", 0)] == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_disk_that_takes_nothing_back_leaves_a_doubt() -> None:

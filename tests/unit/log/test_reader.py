@@ -3,7 +3,7 @@ from pathlib import Path
 from headrace.log import LogSettings
 from headrace.log.reader import Stretch
 from headrace.model.batch import Batch
-from tests.unit.log.records import batch, filled, opened
+from tests.unit.log.records import batch, batches_of, filled, opened
 
 COLD = LogSettings(segment_bytes=4096, tail_cache_bytes=0, fill_bytes=0)
 
@@ -21,7 +21,7 @@ def test_an_index_that_goes_bad_while_serving_is_done_without(tmp_path: Path) ->
     log = opened(tmp_path, COLD)
     for index in tmp_path.glob("*.idx"):
         index.write_bytes(b"rubbish")
-    assert [b.base for b in log.iter_batches("orders", 0)] == list(range(0, 240, 12))
+    assert [b.base for b in batches_of(log, "orders", 0)] == list(range(0, 240, 12))
     assert sum(found.span for found in log.iter_records(0)) == 240
     log.close()
 
@@ -32,8 +32,8 @@ def test_a_record_that_goes_bad_while_serving_is_left_out_and_named(tmp_path: Pa
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    assert [b.base for b in log.iter_batches("orders", 0)][:2] == [12, 24]
-    assert [b.base for b in log.iter_batches("stock", 0)][:2] == [8, 20]
+    assert [b.base for b in batches_of(log, "orders", 0)][:2] == [12, 24]
+    assert [b.base for b in batches_of(log, "stock", 0)][:2] == [8, 20]
     assert [(d.segment, d.first, d.count) for d in log.damage] == [(path.name, 0, 3)]
     log.close()
 

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from headrace.log import OsDisk, dump, repair, verify
-from tests.unit.log.records import batch, filled, flushed, opened, record
+from tests.unit.log.records import batch, batches_of, filled, flushed, opened, record
 
 
 def damaged(tmp_path: Path, *positions: int) -> bytes:
@@ -36,7 +36,7 @@ def test_a_repaired_log_opens_reads_and_goes_on(tmp_path: Path) -> None:
     damaged(tmp_path, 70)
     (damage,) = repair(tmp_path, OsDisk()).damage
     log = opened(tmp_path)
-    assert next(log.iter_batches("orders", 0)).base == 12
+    assert next(batches_of(log, "orders", 0)).base == 12
     assert log.count_from("orders", 0) == 57
     assert (damage.first, damage.count) == (0, 3)
     log.append(record(batch()), refusable=True)

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from headrace.log import LogSettings
-from tests.unit.log.records import filled, opened
+from tests.unit.log.records import batches_of, filled, opened
 
 SECOND = 1_000_000
 KEEP_ALL = LogSettings(segment_bytes=4096, fill_bytes=0, retention_s=100)
@@ -60,6 +60,6 @@ def test_topics_forget_what_was_retired(tmp_path: Path) -> None:
     total = log.count_from("orders", 0)
     log.write_snapshot(b"", log.durable_offset)
     assert log.retire(10_000 * SECOND, FAR) is not None
-    batches = list(log.iter_batches("orders", 0))
+    batches = list(batches_of(log, "orders", 0))
     assert batches[0].base >= log.first_offset
     assert log.count_from("orders", 0) == sum(batch.count for batch in batches) < total

@@ -10,10 +10,11 @@ import pytest
 
 from headrace.log import OsDisk
 from headrace.log.disk import File, WriteOrder
+from headrace.log.flush import AHEAD_BYTES
 from headrace.model.batch import Buffer, build_batch
 from headrace.testing import broker
 from tests.harness.peer import NACK, SUBSCRIBE, frame, publish
-from tests.harness.stream import connected
+from tests.harness.stream import Stream, connected
 
 
 class MoodyDisk(OsDisk):
@@ -171,3 +172,50 @@ async def test_other_policies_fence_after_the_write(sync: str, tmp_path: Path) -
         assert len(await peer.take(subscription, 5)) == 5
     async with broker(tmp_path) as node:
         assert node.engine.log.count_from("demo", 0) == 5
+
+
+class BarrenDisk(MoodyDisk):
+    """A disk that takes records, and nothing that is zeros alone; `asked` counts those."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        return BarrenFile(super().open(path, writable=writable), self, path)
+
+
+class BarrenFile(MoodyFile):
+    """One file of it."""
+
+    _disk: BarrenDisk
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int, *, sync: bool = False) -> int:
+        if not any(map(any, buffers)):
+            self._disk.asked += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwritev(buffers, position, sync=sync)
+
+
+async def test_ground_is_filled_between_flushes_until_there_is_enough_for_many(tmp_path: Path) -> None:
+    async with broker(tmp_path, log={"fill_bytes": AHEAD_BYTES // 2}) as node, connected(node) as peer:
+        await _published(peer)
+        (segment,) = (tmp_path / "log").glob("*.seg")
+        while segment.stat().st_size < AHEAD_BYTES:
+            await _published(peer)
+        assert node.engine.log.size_bytes < AHEAD_BYTES // 2
+
+
+async def test_a_disk_that_will_not_be_filled_is_asked_once_after_a_flush(tmp_path: Path) -> None:
+    disk = BarrenDisk()
+    async with broker(tmp_path, disk=disk, log={"fill_bytes": AHEAD_BYTES // 2}) as node, connected(node) as peer:
+        for _ in range(5):
+            await _published(peer)
+        await node.engine.drained(20)
+        assert 1 <= disk.asked <= 5
+        assert node.engine.log.failing is None
+
+
+async def _published(peer: Stream) -> None:
+    peer.send(publish(b"demo", b"one"))
+    assert await peer.fence() == []
