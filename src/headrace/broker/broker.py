@@ -134,6 +134,11 @@ class Broker:
         sub = self._subscriptions.get(subscription)
         return sub is not None and not sub.nothing_for(now)
 
+    def caught_up(self, subscription: int, owner: str) -> str | None:
+        """The topic of this owner's subscription if its cursor is at the end of it, so that the next batch is its."""
+        sub = self._subscriptions.get(subscription)
+        return sub.topic.name if sub and sub.owner == owner and sub.cursor >= sub.topic.end else None
+
     def ack(
         self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0,
         consumer: Consumer | None = None, now: int,
@@ -298,10 +303,7 @@ class Broker:
 
     @classmethod
     def restore(cls, state: bytes, source: BatchSource, settings: BrokerSettings) -> Self:
-        """The broker a snapshot was taken of; events recorded after it are still to be applied.
-
-        Raises BadSnapshot for bytes that are none.
-        """
+        """The broker a snapshot was taken of, events after it still to be applied. Raises BadSnapshot for others."""
         broker = cls(source, settings)
         for sub in snapshot.load(state, broker._registry, broker.writers, broker.readers):
             broker._recover(sub)

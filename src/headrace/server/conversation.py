@@ -1,8 +1,9 @@
 """One session's requests carried out in strict order, whatever transport the bytes travel on.
 
 A conversation *stalls*, and wants no more bytes, when going on would break a promise: a take behind publishes of its
-own that are not durable yet, a reply the peer does not read, a log that has fallen behind. What it had already been
-told to do waits in order; only fetches wait aside.
+own that are not durable yet, a reply the peer does not read, a log that has fallen behind; or when it is about to be
+worth while: a take whose messages are on their way to the disk. What it had already been told to do waits in order;
+only fetches wait aside.
 """
 
 from collections import deque
@@ -79,6 +80,7 @@ class Conversation:
         self._todo: deque[Request] = deque()
         self._promises = Promises(engine, session, self, outlet.write)
         self._reading: Readings | None = None
+        self._awaited = 0
         self._unsent = 0
 
     def receive(self, view: memoryview) -> int:
@@ -163,7 +165,7 @@ class Conversation:
         journal_due = False
         while self._todo and not self.closing:
             request = self._todo[0]
-            if isinstance(request, TAKES) and not self._has_published():
+            if isinstance(request, TAKES) and not self._has_settled():
                 break
             if isinstance(request, TAKES_OR_FETCH) and not self._has_room():
                 break
@@ -173,12 +175,12 @@ class Conversation:
             self._promises.journal()
         self._send()
 
-    def _has_published(self) -> bool:
-        """Whether a take can see this connection's own publishes."""
-        if not self._promises.published:
-            self._engine.when_settled(self)
-            return False
-        return True
+    def _has_settled(self) -> bool:
+        """Whether a take can see this connection's own publishes, and those it found on their way to the disk."""
+        if self._promises.published and self._awaited <= self._engine.publishes_settled:
+            return True
+        self._engine.when_settled(self)
+        return False
 
     def _has_room(self) -> bool:
         """Whether the peer can be given more: it reads what it is sent, and not too much waits to be."""
@@ -344,8 +346,12 @@ class Conversation:
         )
 
     def _take(self, request: Take) -> None:
-        """Deliver, no more at once than a peer can be trusted to read; the rest of the take stays first in line."""
+        """Deliver, no more at once than a peer can be trusted to read; the rest of the take stays first in line.
+
+        One that finds nothing waits for what was on its way to the disk when it came, and for nothing after that.
+        """
         assert self.identity is not None
+        awaited, self._awaited = self._awaited, 0
         wanted, now = min(request.count, TAKE_MAX), self._engine.clock.now()
         portions = self._engine.broker.take(
             request.subscription,
@@ -359,9 +365,19 @@ class Conversation:
         for portion in portions:
             self._session.deliver(portion, request.tags[8 * taken : 8 * (taken + portion.count)])
             taken += portion.count
+        if not portions and not awaited:
+            self._await(request)
         if portions and taken < request.count and self._engine.broker.has_more(request.subscription, now):
             self._send()
             self._todo.appendleft(Take(request.subscription, request.count - taken, request.tags[8 * taken :]))
+
+    def _await(self, request: Take) -> None:
+        """Have a take that found nothing tried again once what is on its way to its subscription is on disk."""
+        assert self.identity is not None
+        topic = self._engine.broker.caught_up(request.subscription, self.identity.owner)
+        if topic is not None and (ticket := self._engine.ticket_of(topic)):
+            self._awaited = ticket
+            self._todo.appendleft(request)
 
     def _authenticate(self, request: Authenticate) -> None:
         self.identity = self._terms.keyring().check(request.key)
