@@ -9,7 +9,7 @@ import pytest
 
 from headrace.spark import launch
 from headrace.spark.java import SparkUnavailable
-from headrace.spark.launch import command, gateway, interpreter
+from headrace.spark.launch import UNCHECKED, command, gateway, interpreter
 from tests.unit.spark.javas import a_java
 
 
@@ -27,6 +27,12 @@ def test_the_users_collector_wins(tmp_path: Path) -> None:
     theirs = command(java, tmp_path, {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}, "1g")
     collectors = [[word for word in line if word.endswith("GC")] for line in (ours, theirs)]
     assert collectors == [["-XX:+UseParallelGC"], ["-XX:+UseSerialGC"]]
+
+
+def test_the_users_options_come_last_so_that_they_win(tmp_path: Path) -> None:
+    checked = "-Darrow.enable_unsafe_memory_access=false"
+    line = command(a_java(tmp_path, "exit 1"), tmp_path, {"spark.driver.extraJavaOptions": checked}, "1g")
+    assert line.index(checked) > max(line.index(word) for word in UNCHECKED)
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]"])
