@@ -83,10 +83,11 @@ class Bench:
         self.results.titles = {name: variant.title for name, variant in variants.items()}
 
     def run(self) -> None:
-        """Measure everything; a run that fails is reported and the rest goes on."""
+        """Measure everything, turn by turn; a run that fails is reported and the rest goes on."""
         with show.steps(self._step_count()) as steps:
-            for scenario in self._plan.scenarios:
-                for turn in range(self._plan.repeats_of(scenario)):
+            for turn in range(self._plan.repeats):
+                for scenario in self._plan.scenarios_of(turn):
+                    os.sync()
                     self.results.disk.measure(self._scratch, self._plan.disk_s)
                     for variant in self._of(scenario):
                         self._scenario_step(steps, scenario, variant, turn)

@@ -1,6 +1,7 @@
 """Runs the load client against one variant and keeps what happened as figures. Decides nothing."""
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -57,7 +58,11 @@ def best(samples: Sequence[Sample], figure: Figure) -> Sample:
 
 @contextmanager
 def served(variant: Variant, scratch: Path) -> Iterator[tuple[Server, Path]]:
-    """The variant's broker on an empty directory of its own, both gone afterwards."""
+    """The variant's broker on an empty directory of its own, both gone afterwards.
+
+    What earlier runs have not synced, files they removed included, is not to be waited for by this one.
+    """
+    os.sync()
     directory = Path(tempfile.mkdtemp(prefix=f"{variant.name}-", dir=scratch))
     try:
         server = variant.start(directory)

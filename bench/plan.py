@@ -98,6 +98,10 @@ class Plan:
         """How often each variant of a scenario runs."""
         return min(scenario.repeats or self.repeats, self.repeats)
 
+    def scenarios_of(self, turn: int) -> list[Scenario]:
+        """What is run in a turn: each scenario once, so that its runs are minutes apart, until it has had its share."""
+        return [scenario for scenario in self.scenarios if turn < self.repeats_of(scenario)]
+
 
 def _publish(size: int, variants: tuple[str, ...], repeats: int = 0) -> Scenario:
     return Scenario(
@@ -286,6 +290,7 @@ def full_plan(seconds: float, repeats: int) -> Plan:
     """Every scenario on every broker it makes sense for: about ten minutes."""
     return Plan(
         scenarios=(
+            LATENCY,
             _end_to_end(100, OURS + PEERS),
             _publish(100, OURS + PEERS),
             _end_to_end(1024, OURS + PEERS),
@@ -297,7 +302,6 @@ def full_plan(seconds: float, repeats: int) -> Plan:
             QOS0,
             FANOUT,
             TOPICS,
-            LATENCY,
             _drain(200_000),
             _drain_busy(5_000_000),
             _sspq_publish(100),
@@ -326,12 +330,12 @@ def quick_plan(seconds: float, repeats: int) -> Plan:
     """The same questions with fewer peers and shorter runs, in one to two minutes."""
     return Plan(
         scenarios=(
+            LATENCY,
             _end_to_end(100, (*OURS, "redis-always", "jetstream", "nats-core")),
             _publish(100, ("headrace", "headrace-pure", "nats-core")),
             _end_to_end(1024, ("headrace", "nats-core")),
             FANOUT,
             TOPICS,
-            LATENCY,
             _drain_busy(1_000_000),
             _sspq_publish(100),
             _sspq_round_trips(10_000),
