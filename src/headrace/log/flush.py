@@ -111,7 +111,7 @@ class Writer:
         self._retreat()
         self.broken = True
 
-    def zeros_ahead(self) -> memoryview:
+    def claim_zeros(self) -> memoryview:
         """What to fill before flushes like the last one come to the end of filled ground; empty for nothing.
 
         One step after each small flush, refused or not: who has to fill ground in a flush takes several times as long.
@@ -311,7 +311,7 @@ class Fill:
         self._writer.filled(self._zeros)
 
     def failed(self, error: OSError) -> None:
-        """The order failed."""
+        """The order failed, and nobody waits for it."""
 
 
 class Flushed(NamedTuple):

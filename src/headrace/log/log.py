@@ -212,7 +212,7 @@ class Log:
 
     def begin_fill(self) -> Fill | None:
         """Ground for the next small flushes, ready to be filled; None when there is enough. Not while a flush runs."""
-        zeros = self._writer.zeros_ahead()
+        zeros = self._writer.claim_zeros()
         return Fill(self._writer, zeros) if zeros else None
 
     def batch_at(self, topic: str, offset: int) -> Batch | None:

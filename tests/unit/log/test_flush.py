@@ -105,28 +105,28 @@ def test_a_synced_write_also_syncs_what_was_put_off() -> None:
 def test_ground_is_filled_ahead_in_whole_blocks_before_flushes_come_to_its_end() -> None:
     writer, disk = a_writer(fill_bytes=AHEAD_BYTES - 8)
     writer.append([bytearray(b"12345678")], 8, sync=True)
-    zeros = writer.zeros_ahead()
+    zeros = writer.claim_zeros()
     writer.fill(zeros)
     size = len(disk.contents(PATH))
     assert (size % BLOCK, size) == (0, 2 * AHEAD_BYTES)
     writer.append([bytearray(b"abcdefgh")], 8, sync=True)
-    assert not writer.zeros_ahead()
+    assert not writer.claim_zeros()
     assert disk.contents(PATH)[SEGMENT_HEADER_SIZE:].rstrip(b"\0") == b"12345678abcdefgh"
 
 
 def test_ground_is_filled_once_after_a_flush() -> None:
     writer, _ = a_writer(fill_bytes=4096)
-    assert not writer.zeros_ahead()
+    assert not writer.claim_zeros()
     writer.append([bytearray(8)], 8, sync=True)
-    assert writer.zeros_ahead()
-    assert not writer.zeros_ahead()
+    assert writer.claim_zeros()
+    assert not writer.claim_zeros()
 
 
 @pytest.mark.parametrize(("size", "sync"), [(AHEAD_BYTES // AHEAD_FLUSHES + 8, True), (8, False)])
 def test_nothing_is_filled_ahead_of_big_flushes_and_of_those_nobody_syncs(size: int, sync: bool) -> None:
     writer, _ = a_writer(fill_bytes=4096)
     writer.append([bytearray(size)], size, sync=sync)
-    assert not writer.zeros_ahead()
+    assert not writer.claim_zeros()
 
 
 @pytest.mark.parametrize("fault", ["segment.write", "segment.sync"])
@@ -134,7 +134,7 @@ def test_a_disk_that_will_not_be_filled_ahead_is_asked_again_by_the_flush_that_g
     writer, disk = a_writer(fill_bytes=64)
     writer.append([bytearray(8)], 8, sync=True)
     disk.fail(fault, errno.ENOSPC)
-    Fill(writer, writer.zeros_ahead()).run()
+    Fill(writer, writer.claim_zeros()).run()
     writer.append([bytearray(b"x" * 72)], 72, sync=True)
     stored = bytes(disk.after_crash(Survival.LOST).contents(PATH))
     assert stored[SEGMENT_HEADER_SIZE + 8 :].rstrip(b"\0") == b"x" * 72

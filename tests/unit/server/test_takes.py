@@ -14,16 +14,21 @@ def subscribed(shop: Shop, topic: str, owner: str = ANONYMOUS.owner) -> int:
     return engine.broker.subscribe(topic, qos=1, owner=owner, at=engine.log.next_offset, now=now)
 
 
+def published_but_held(shop: Shop, *values: bytes) -> int:
+    """A subscription whose messages are on their way to a disk that does nothing until it is let go."""
+    sub = subscribed(shop, "t")
+    shop.worker.held = True
+    shop.talk().ask(a_publish("t", *values))
+    return sub
+
+
 def a_take(subscription: int, count: int = 1) -> Take:
     return Take(subscription, count, bytes(8 * count))
 
 
 @in_virtual_time
 async def test_a_take_that_finds_nothing_waits_for_what_is_on_its_way(shop: Shop) -> None:
-    talk, publisher = shop.talk(), shop.talk()
-    sub = subscribed(shop, "t")
-    shop.worker.held = True
-    publisher.ask(a_publish("t", b"a", b"b"))
+    talk, sub = shop.talk(), published_but_held(shop, b"a", b"b")
     talk.ask(a_take(sub, 5), Fence(1))
     await shop.quiet()
     talk.ask(Fence(2))
@@ -52,9 +57,7 @@ async def test_it_waits_for_what_was_appended_behind_the_flush_under_way(shop: S
 @in_virtual_time
 async def test_it_waits_for_nothing_that_came_after_it(shop: Shop) -> None:
     lucky, late, publisher = shop.talk(), shop.talk(), shop.talk()
-    sub = subscribed(shop, "t")
-    shop.worker.held = True
-    publisher.ask(a_publish("t", b"a"))
+    sub = published_but_held(shop, b"a")
     await shop.quiet()
     lucky.ask(a_take(sub))
     late.ask(a_take(sub), Fence(1))
@@ -109,10 +112,7 @@ async def test_acks_ahead_of_it_count_at_once(shop: Shop) -> None:
 
 @in_virtual_time
 async def test_a_peer_that_hangs_up_meanwhile_takes_nothing(shop: Shop) -> None:
-    talk, publisher = shop.talk(), shop.talk()
-    sub = subscribed(shop, "t")
-    shop.worker.held = True
-    publisher.ask(a_publish("t", b"a"))
+    talk, sub = shop.talk(), published_but_held(shop, b"a")
     talk.ask(a_take(sub))
     talk.hang_up()
     shop.worker.let_go()
