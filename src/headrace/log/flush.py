@@ -20,8 +20,8 @@ from headrace.model.errors import StorageError
 BLOCK = 4096
 FILL_BYTES_MIN = 512 * 1024
 FILL_FLUSHES = 32
-AHEAD_BYTES = 128 * 1024
-AHEAD_FLUSHES = 8
+AHEAD_BYTES = 512 * 1024
+AHEAD_FLUSHES = 32
 
 
 class Writer:
