@@ -179,7 +179,7 @@ class Conversation:
         """Whether a take can see this connection's own publishes, and those it found on their way to the disk."""
         if self._promises.published and self._awaited <= self._engine.publishes_settled:
             return True
-        self._engine.when_settled(self)
+        self._engine.when_settled(self, taking=True)
         return False
 
     def _has_room(self) -> bool:

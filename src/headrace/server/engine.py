@@ -71,11 +71,13 @@ class Engine:
         self._flush_ticket = 0
         self._flush_since_us = 0
         self._first_publish_us = 0
+        self._takers: dict[Sender, None] = {}
         self._waiting: dict[Sender, None] = {}
         self._busy = False
         self._calling = False
         self._urgent = False
         self._events_timer: asyncio.TimerHandle | None = None
+        self._events_behind = 0
         self._loop = asyncio.get_running_loop()
         self._committer = new_worker(self._loop, self._job_done)
         self._chores: deque[Job] = deque()
@@ -149,9 +151,12 @@ class Engine:
         """Call back later."""
         return self._loop.call_later(wait_us / 1e6, callback)
 
-    def when_settled(self, sender: Sender) -> None:
-        """Call `sender.settled()` once, when a watermark moves next, and see to it that one does."""
-        self._waiting[sender] = None
+    def when_settled(self, sender: Sender, *, taking: bool = False) -> None:
+        """Call `sender.settled()` once, when a watermark moves next, and see to it that one does.
+
+        Who is `taking` goes first: a message is on its way before its publisher hears that it is stored.
+        """
+        (self._takers if taking else self._waiting)[sender] = None
         if self._gathered or self._ticket > self._flush_ticket:
             self._kick()
 
@@ -265,23 +270,33 @@ class Engine:
         if self._flush_since_us:
             self.durable_seconds.observe((now - self._flush_since_us) / 1e6)
         flushed = self.log.end_flush(flush)
-        if flushed.error is None:
-            self._flushing, self._flushing_topics = [], set()
-            self.publishes_settled = self.events_settled = self._flush_ticket
-            for batch in flushed.batches:
-                self.broker.on_published(batch, now)
-            self._next_job()
-        else:
+        if flushed.error is not None:
             self._refuse(flushed.error)
             self._loop.call_later(RETRY_S, self._flush)
-        waiting, self._waiting = self._waiting, {}
+            self._tell()
+            return
+        self._flushing, self._flushing_topics = [], set()
+        self.publishes_settled = self.events_settled = self._flush_ticket
+        for batch in flushed.batches:
+            self.broker.on_published(batch, now)
+        if self._urgent:
+            self._next_job()
+            self._tell()
+        else:
+            self._tell()
+            self._next_job()
+
+    def _tell(self) -> None:
+        """Tell everybody who waits that a watermark moved, and call those there is something for."""
+        waiting = self._takers | self._waiting
+        self._takers, self._waiting = {}, {}
         for sender in waiting:
             sender.settled()
         self.journal()
         self._arm_timer()
 
     def _next_job(self) -> None:
-        """Keep the disk busy while this thread tells everybody; a chore goes first, or it might never."""
+        """Keep the disk busy; a chore goes first, or it might never."""
         if (job := self._chore()) is not None:
             self._committer.submit(job)
         else:
@@ -303,11 +318,16 @@ class Engine:
         """Flush events before long, unless something takes them along earlier."""
         if not self._busy and self._events_timer is None:
             self._idle.clear()
+            self._events_behind = self._flush_ticket
             self._events_timer = self._loop.call_later(EVENTS_WAIT_S, self._events_due)
 
     def _events_due(self) -> None:
+        """Flush what has waited long enough; what came behind a flush in the meantime has not."""
         self._events_timer = None
-        self._kick()
+        if self._flush_ticket == self._events_behind:
+            self._kick()
+        elif self.log.pending_bytes or self._gathered:
+            self._await_events()
 
     def _await_sync(self) -> None:
         """Come back when the policy wants a sync though nothing more is appended."""

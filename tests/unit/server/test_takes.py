@@ -40,6 +40,19 @@ async def test_a_take_that_finds_nothing_waits_for_what_is_on_its_way(shop: Shop
 
 
 @in_virtual_time
+async def test_messages_are_on_their_way_before_their_publisher_hears_that_they_are_stored(shop: Shop) -> None:
+    taker, publisher = shop.talk(), shop.talk()
+    said = taker.said = publisher.said
+    sub = subscribed(shop, "t")
+    shop.worker.held = True
+    publisher.ask(a_publish("t", b"a"), Fence(1))
+    taker.ask(a_take(sub))
+    await shop.quiet()
+    shop.worker.let_go()
+    assert said == ["deliver a", "fence 1"]
+
+
+@in_virtual_time
 async def test_it_waits_for_what_was_appended_behind_the_flush_under_way(shop: Shop) -> None:
     talk, publisher = shop.talk(), shop.talk()
     sub = subscribed(shop, "t")
