@@ -3,10 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from headrace.testing import broker
-from tests.harness.clock import TurnedClock
-from tests.harness.peer import NACK, publish
-from tests.harness.stream import connected
+from tests.harness.clock import StillClock, TurnedClock
+from tests.harness.eventually import eventually
+from tests.harness.peer import NACK, POLL, frame, publish
+from tests.harness.stream import connected, delivered
 
 
 async def test_what_is_not_acked_in_time_comes_again_with_its_tag_and_then_dies() -> None:
@@ -107,3 +110,20 @@ async def test_an_abandoned_subscription_is_removed() -> None:
         while node.engine.broker.subscriptions():
             await asyncio.sleep(0)
             await peer.fence()
+
+
+@pytest.mark.parametrize(("late_s", "got"), [(0, [(1, b"one")]), (2, [])])
+async def test_a_poll_in_vain_is_good_for_what_comes_a_moment_later(late_s: int, got: list[tuple[int, bytes]]) -> None:
+    clock = StillClock()
+    async with (
+        broker(clock=clock, blipmq={"poll_wait_ms": 1000}) as node,
+        connected(node) as peer,
+        connected(node) as publisher,
+    ):
+        subscription = await peer.subscribe(b"demo")
+        peer.send(frame(POLL, 0, subscription.to_bytes(8)))
+        await eventually(lambda: node.engine.standing)
+        clock.turn(late_s)
+        publisher.send(publish(b"demo", b"one"))
+        assert await publisher.fence() == []
+        assert delivered(await peer.fence()) == got

@@ -17,3 +17,15 @@ class TurnedClock(Clock):
     def turn(self, seconds: float) -> None:
         """Let time pass."""
         self.ahead_us += int(seconds * 1e6)
+
+
+class StillClock(TurnedClock):
+    """Stands still until it is turned: a slow machine changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began_us = Clock.now(self)
+
+    def now(self) -> int:
+        """The same microsecond, and what was turned."""
+        return self._began_us + self.ahead_us

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from headrace.server.node import Node
@@ -50,15 +50,20 @@ class Stream:
     async def take(self, subscription: int, count: int) -> list[tuple[int, bytes]]:
         """POLL `count` times: (tag, value) of what was delivered, which must be all that came."""
         self.send(frame(POLL, 0, subscription.to_bytes(8)) * count)
-        found = []
-        for kind, tag, payload in await self.fence():
-            assert kind == PUBLISH, payload
-            found.append((tag, payload[3 + int.from_bytes(payload[1:3]) :]))
-        return found
+        return delivered(await self.fence())
 
     def ack(self, subscription: int, *tags: int) -> None:
         """Queue ACKs."""
         self.send(b"".join(frame(ACK, tag, subscription.to_bytes(8)) for tag in tags))
+
+
+def delivered(frames: Iterable[Frame]) -> list[tuple[int, bytes]]:
+    """Deliveries as (tag, value); any other frame is a failure."""
+    found = []
+    for kind, tag, payload in frames:
+        assert kind == PUBLISH, payload
+        found.append((tag, payload[3 + int.from_bytes(payload[1:3]) :]))
+    return found
 
 
 @asynccontextmanager

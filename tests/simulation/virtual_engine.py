@@ -29,6 +29,7 @@ from tests.crash.faultdisk import FaultDisk
 from tests.simulation.virtual_loop import VirtualLoop
 
 NAME = "team"
+STAND_US = 100_000
 
 
 class LoopClock(Clock):
@@ -80,7 +81,7 @@ class Shop:
         clock = LoopClock(loop)
         broker = recover_broker(log, settings or BrokerSettings(), clock.now())
         self.engine = Engine(log, broker, clock, Snapshots(), self._new_worker)
-        self.terms = Terms(keyring=lambda: Keyring([]), pending_bytes_max=1 << 30)
+        self.terms = Terms(keyring=lambda: Keyring([]), pending_bytes_max=1 << 30, stand_us=STAND_US)
 
     def _new_worker(self, loop: asyncio.AbstractEventLoop, done: Callable[[Job, float], None]) -> HandWorker:
         self.worker = HandWorker(loop, done)

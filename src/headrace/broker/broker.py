@@ -134,10 +134,10 @@ class Broker:
         sub = self._subscriptions.get(subscription)
         return sub is not None and not sub.nothing_for(now)
 
-    def caught_up(self, subscription: int, owner: str) -> str | None:
-        """The topic of this owner's subscription if its cursor is at the end of it, so that the next batch is its."""
+    def caught_up(self, subscription: int, owner: str) -> Definition | None:
+        """This owner's subscription if its cursor is at the end of its topic, so that the next batch there is its."""
         sub = self._subscriptions.get(subscription)
-        return sub.topic.name if sub and sub.owner == owner and sub.cursor >= sub.topic.end else None
+        return sub.definition if sub and sub.owner == owner and sub.cursor >= sub.topic.end else None
 
     def ack(
         self, subscription: int, ranges: Sequence[tuple[int, int]], *, owner: str, attempt: int = 0,

@@ -18,6 +18,7 @@ Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Byte = Annotated[int, Meta(ge=0, le=255)]
 Attempts = Annotated[int, Meta(ge=1, le=65535)]
+UpToASecondMs = Annotated[int, Meta(ge=0, le=1000)]
 UpToADayMs = Annotated[int, Meta(ge=0, le=DAY_MS)]
 
 
@@ -157,6 +158,12 @@ class FlightSection(Section, frozen=True, kw_only=True):
     allow_unauthenticated: bool = False
 
 
+class BlipmqSection(Section, frozen=True, kw_only=True):
+    """The BlipMQ door."""
+
+    poll_wait_ms: UpToASecondMs = 2
+
+
 class SspqSection(Section, frozen=True, kw_only=True):
     """The SSPQ door."""
 
@@ -209,6 +216,7 @@ class Config(Section, frozen=True, kw_only=True):
     http: HttpSection = HttpSection()
     flight: FlightSection = FlightSection()
     topics: dict[str, TopicSection] = {}
+    blipmq: BlipmqSection = BlipmqSection()
     sspq: SspqSection = SspqSection()
     fujin: FujinSection = FujinSection()
     grpcq: GrpcqSection = GrpcqSection()

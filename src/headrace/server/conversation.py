@@ -33,11 +33,13 @@ from headrace.model.requests import (
 from headrace.protocols.spec import ReadingSession, Session
 from headrace.server.engine import Engine
 from headrace.server.promises import Promises
-from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, Readings, size_of
+from headrace.server.readings import Readings
+from headrace.server.takes import Takes
 
 UNSENT_BYTES_MAX = 1 << 16
 TAKES = (Take, Exchange)
 TAKES_OR_FETCH = (*TAKES, Fetch)
+TAKES_OR_ACK = (*TAKES, Ack)
 
 
 class Outlet(Protocol):
@@ -62,6 +64,7 @@ class Terms:
 
     keyring: Callable[[], Keyring]
     pending_bytes_max: int
+    stand_us: int = 0
 
 
 class Conversation:
@@ -80,7 +83,7 @@ class Conversation:
         self._todo: deque[Request] = deque()
         self._promises = Promises(engine, session, self, outlet.write)
         self._reading: Readings | None = None
-        self._awaited = 0
+        self._takes = Takes(engine, session, self, terms.stand_us)
         self._unsent = 0
 
     def receive(self, view: memoryview) -> int:
@@ -110,6 +113,7 @@ class Conversation:
     def drain(self) -> None:
         """The server is about to stop: tell the peer, and let nothing wait any longer."""
         self._session.draining()
+        self._takes.end_standing()
         if self._reading is not None:
             self._reading.drain()
         self._promises.send()
@@ -145,6 +149,13 @@ class Conversation:
         self.resume()
         self._outlet.proceed()
 
+    def take_again(self, request: Take) -> None:
+        """Engine's call: something has come for a take that found nothing a moment ago."""
+        if not self._todo and not self.closing and self._has_room():
+            self._take(request, again=True)
+            self._work()
+            self._promises.journal()
+
     def publish_refused(self, request: Publish, cause: StorageError) -> None:
         """Engine's call: tell the peer."""
         if request.qos == 0 or self.closing:
@@ -156,6 +167,7 @@ class Conversation:
         self.closing = True
         self._todo.clear()
         self._promises.clear()
+        self._takes.end_standing()
         if self._reading is not None:
             self._reading.release()
             self._engine.journal()
@@ -170,6 +182,8 @@ class Conversation:
             if isinstance(request, TAKES_OR_FETCH) and not self._has_room():
                 break
             self._todo.popleft()
+            if not isinstance(request, TAKES_OR_ACK):
+                self._takes.end_standing()
             journal_due |= self._carry_out(request)
         if journal_due:
             self._promises.journal()
@@ -177,7 +191,7 @@ class Conversation:
 
     def _has_settled(self) -> bool:
         """Whether a take can see this connection's own publishes, and those it found on their way to the disk."""
-        if self._promises.published and self._awaited <= self._engine.publishes_settled:
+        if self._promises.published and self._takes.awaited <= self._engine.publishes_settled:
             return True
         self._engine.when_settled(self, taking=True)
         return False
@@ -345,39 +359,15 @@ class Conversation:
             now=self._engine.clock.now(),
         )
 
-    def _take(self, request: Take) -> None:
-        """Deliver, no more at once than a peer can be trusted to read; the rest of the take stays first in line.
-
-        One that finds nothing waits for what was on its way to the disk when it came, and for nothing after that.
-        """
+    def _take(self, request: Take, *, again: bool = False) -> None:
+        """Deliver; what is left of the take stays first in line."""
         assert self.identity is not None
-        awaited, self._awaited = self._awaited, 0
-        wanted, now = min(request.count, TAKE_MAX), self._engine.clock.now()
-        portions = self._engine.broker.take(
-            request.subscription,
-            wanted,
-            owner=self.identity.owner,
-            size_max=TAKE_BYTES_MAX,
-            now=now,
-        )
-        self._unsent += size_of(portions)
-        taken = 0
-        for portion in portions:
-            self._session.deliver(portion, request.tags[8 * taken : 8 * (taken + portion.count)])
-            taken += portion.count
-        if not portions and not awaited:
-            self._await(request)
-        if portions and taken < request.count and self._engine.broker.has_more(request.subscription, now):
-            self._send()
-            self._todo.appendleft(Take(request.subscription, request.count - taken, request.tags[8 * taken :]))
-
-    def _await(self, request: Take) -> None:
-        """Have a take that found nothing tried again once what is on its way to its subscription is on disk."""
-        assert self.identity is not None
-        topic = self._engine.broker.caught_up(request.subscription, self.identity.owner)
-        if topic is not None and (ticket := self._engine.ticket_of(topic)):
-            self._awaited = ticket
-            self._todo.appendleft(request)
+        size, rest = self._takes.take(request, self.identity.owner, again=again)
+        self._unsent += size
+        if rest is not None:
+            if size:
+                self._send()
+            self._todo.appendleft(rest)
 
     def _authenticate(self, request: Authenticate) -> None:
         self.identity = self._terms.keyring().check(request.key)

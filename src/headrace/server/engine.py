@@ -20,6 +20,7 @@ from headrace.server.clock import Clock
 from headrace.server.committer import Committer, Job, NewWorker
 from headrace.server.metrics import Histogram
 from headrace.server.snapshots import Snapshots
+from headrace.server.standing import StandingRoom
 
 RETRY_S = 0.1
 EVENTS_WAIT_S = 0.005
@@ -58,6 +59,7 @@ class Engine:
         self.publishes_settled = 0
         self.events_settled = 0
         self.refused_total = 0
+        self.standing = StandingRoom()
         self.sync_seconds = Histogram()
         self.durable_seconds = Histogram()
         self._snapshots = snapshots
@@ -254,8 +256,12 @@ class Engine:
 
     def _chore(self) -> Job | None:
         """Work for the committer that can wait for a quiet moment, but not for ever."""
+        if self._chores:
+            return self._chores.popleft()
+        if not self.log.snapshot_due and not self._snapshots.waiting:
+            return None
         self._append_events()
-        return self._chores.popleft() if self._chores else self._snapshots.due(self.log, self.broker)
+        return self._snapshots.due(self.log, self.broker)
 
     def _job_done(self, job: Job, seconds: float) -> None:
         if isinstance(job, Flush):
@@ -279,6 +285,8 @@ class Engine:
         self.publishes_settled = self.events_settled = self._flush_ticket
         for batch in flushed.batches:
             self.broker.on_published(batch, now)
+        for batch in flushed.batches:
+            self.standing.call(batch.topic, now)
         if self._urgent:
             self._next_job()
             self._tell()

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -148,7 +149,8 @@ class Node:
         )
         if config.listen.blipmq is not None:
             new_session = partial(BlipmqSession, limits.auth_failures_max)
-            listener = TcpListener("blipmq", self.engine, new_session, terms, bounds, tls)
+            polled = replace(terms, stand_us=1000 * config.blipmq.poll_wait_ms)
+            listener = TcpListener("blipmq", self.engine, new_session, polled, bounds, tls)
             await self._listen(listener, config.listen.blipmq)
         if config.listen.sspq is not None:
             allowed = config.sspq.allow_unauthenticated

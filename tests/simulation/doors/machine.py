@@ -54,6 +54,7 @@ class Terrain:
     sspq: SspqSettings
     queues: QueueSettings
     pending_bytes_max: int
+    stand_us: int
     write_buffer_max: int
     write_timeout_s: float
 
@@ -120,7 +121,9 @@ class Server:
         self.queues = Queues(self.engine, terrain.queues)
         self.doors: dict[StreamDoor, None] = {}
         keyring = machine.keyring
-        self._terms = Terms(keyring=lambda: keyring, pending_bytes_max=terrain.pending_bytes_max)
+        self._terms = Terms(
+            keyring=lambda: keyring, pending_bytes_max=terrain.pending_bytes_max, stand_us=terrain.stand_us
+        )
         self._streams = StreamTerms(
             engine=self.engine,
             terms=self._terms,

@@ -286,6 +286,7 @@ def terrain_by_chance(chance: Random) -> Terrain:
             payload_max=1 << 18, max_attempts=3, ack_wait_s=1.0, publishing_bytes_max=1 << 16, topics=topics
         ),
         pending_bytes_max=chance.choice((1 << 12, 1 << 20)),
+        stand_us=chance.choice((0, 2_000, 1_000_000)),
         write_buffer_max=chance.choice((1 << 10, 1 << 16)),
         write_timeout_s=5.0,
     )

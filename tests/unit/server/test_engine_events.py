@@ -44,6 +44,20 @@ async def test_an_event_behind_a_flush_is_written_soon_after_the_publishes_end(s
 
 
 @in_virtual_time
+async def test_events_on_both_sides_of_a_flush_become_one_record(shop: Shop) -> None:
+    shop.worker.held = True
+    publishing = shop.loop.create_task(shop.publish("t", b"a"))
+    await shop.loop.pause(0)
+    appended = shop.engine.log.appends_total
+    an_event(shop)
+    shop.worker.let_go()
+    await publishing
+    ticket = an_event(shop)
+    await shop.loop.pause(3 * EVENTS_WAIT_S)
+    assert (shop.engine.log.appends_total, shop.engine.events_settled) == (appended + 1, ticket)
+
+
+@in_virtual_time
 async def test_a_broker_that_is_asked_to_drain_writes_its_events_at_once(shop: Shop) -> None:
     an_event(shop)
     await shop.publish("t", b"a")
