@@ -16,54 +16,53 @@ PACE_S = 0.001
 _PACKAGES = ("headrace", "uvloop", "isal", "cython")
 
 
+class Times(list[float]):
+    """Microseconds."""
+
+    def quantile(self, share: float) -> float:
+        """What this share of them stayed under; 0 when nothing was measured."""
+        return sorted(self)[min(len(self) - 1, int(len(self) * share))] if self else 0.0
+
+
 @dataclass
 class DiskTimes:
-    """Times of one 4 KiB append and fdatasync, gathered all through the run between the measurements.
+    """Times of one 4 KiB append and fdatasync, one writer, taken between the runs they are to be compared with.
 
-    `samples_us` are of syncs back to back. `paced_us` are of syncs that were due every millisecond, counted from when
-    they were due: as the latency of messages is, so that whatever stops the machine is in them as it is there.
+    hurried   syncs back to back, as fast as they go
+    paced     syncs as often as the bursts of the latency scenario ask for one: each from its call to its return
+    waited    the same ones from when they were due: with all that stops the machine, as in the latency of messages
     """
 
-    samples_us: list[float] = field(default_factory=list)
-    paced_us: list[float] = field(default_factory=list)
+    hurried: Times = field(default_factory=Times)
+    paced: Times = field(default_factory=Times)
+    waited: Times = field(default_factory=Times)
 
     def measure(self, directory: Path, seconds: float) -> None:
-        """Add what the disk does now, one writer."""
+        """Add what the disk does now, half of the time back to back."""
         path = directory / "disk-probe"
         handle = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         try:
-            until = time.perf_counter() + seconds
+            until = time.perf_counter() + seconds / 2
             while (began := time.perf_counter()) < until:
-                self.samples_us.append(_sync(handle, began))
+                self.hurried.append(1e6 * (_sync(handle) - began))
             due = time.perf_counter()
-            for _ in range(int(seconds / PACE_S)):
+            for _ in range(int(seconds / 2 / PACE_S)):
                 due += PACE_S
                 time.sleep(max(0.0, due - time.perf_counter()))
-                self.paced_us.append(_sync(handle, due))
+                began = time.perf_counter()
+                ended = _sync(handle)
+                self.paced.append(1e6 * (ended - began))
+                self.waited.append(1e6 * (ended - due))
         finally:
             os.close(handle)
             path.unlink()
 
-    def quantile(self, share: float) -> float:
-        """Microseconds that this share of the syncs back to back stayed under; 0 when nothing was measured."""
-        return _quantile(self.samples_us, share)
 
-    def paced_quantile(self, share: float) -> float:
-        """The same of the syncs that were due every millisecond."""
-        return _quantile(self.paced_us, share)
-
-
-def _sync(handle: int, since: float) -> float:
-    """Append a block and sync it; the microseconds since then."""
+def _sync(handle: int) -> float:
+    """Append a block and sync it; when that was done."""
     os.write(handle, BLOCK)
     os.fdatasync(handle)
-    return (time.perf_counter() - since) * 1e6
-
-
-def _quantile(samples: list[float], share: float) -> float:
-    if not samples:
-        return 0.0
-    return sorted(samples)[min(len(samples) - 1, int(len(samples) * share))]
+    return time.perf_counter()
 
 
 def describe(directory: Path) -> dict[str, str]:

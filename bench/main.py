@@ -87,8 +87,6 @@ class Bench:
         with show.steps(self._step_count()) as steps:
             for turn in range(self._plan.repeats):
                 for scenario in self._plan.scenarios_of(turn):
-                    os.sync()
-                    self.results.disk.measure(self._scratch, self._plan.disk_s)
                     for variant in self._of(scenario):
                         self._scenario_step(steps, scenario, variant, turn)
             if OURS in self._variants:
@@ -104,6 +102,10 @@ class Bench:
     def _scenario_step(self, steps: show.Steps, scenario: Scenario, variant: Variant, turn: int) -> None:
         what = f"{scenario.name} {variant.name} {turn + 1}"
         steps.begin(what)
+        latency = scenario.figure is Figure.LATENCY
+        if latency:
+            os.sync()
+            self.results.disk.measure(self._scratch, self._plan.disk_s)
         try:
             sample = measure(self._program, scenario, variant, self._scratch, self._plan.seconds)
         except RunError as error:
@@ -112,7 +114,6 @@ class Bench:
             return
         self.results.add(scenario, variant.name, sample)
         value = sample.value(scenario.figure)
-        latency = scenario.figure is Figure.LATENCY
         steps.end(what, f"p99 {value / 1e3:.2f} ms" if latency else rate_text(value))
 
     def _storage_steps(self, steps: show.Steps) -> None:

@@ -8,7 +8,7 @@ LEAD_MESSAGES_MAX = 262_144
 LEAD_BYTES_MAX = 32 * MIB
 QOS0_LEAD = 50_000
 LATENCY_RATE = 20_000
-LATENCY_POLL_US = 300
+LATENCY_POLL_US = 1500
 SECONDARY_REPEATS = 2
 
 OURS = ("headrace", "headrace-pure", "headrace-nosync")
@@ -322,7 +322,7 @@ def full_plan(seconds: float, repeats: int) -> Plan:
         ),
         seconds=seconds,
         repeats=repeats,
-        disk_s=0.25,
+        disk_s=2.0,
     )
 
 
@@ -348,5 +348,5 @@ def quick_plan(seconds: float, repeats: int) -> Plan:
         storages=(_storage(1_000_000, 100, "1 M × 100 B"),),
         seconds=seconds,
         repeats=repeats,
-        disk_s=0.2,
+        disk_s=1.0,
     )

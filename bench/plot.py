@@ -82,7 +82,7 @@ def _latency_panel(results: Results, name: str, axes: Axes) -> None:
         )  # fmt: skip
         label = percentile.replace("p999", "p99.9")
         axes.bar_label(bars, labels=[f"{label} {value:.2f} ms" for value in values], padding=3, fontsize=7)
-    disk = results.disk.quantile(0.99) / 1e3
+    disk = results.disk.paced.quantile(0.99) / 1e3
     if disk:
         axes.axvline(disk, color="#444444", linestyle="--", linewidth=1, label=f"disk sync p99 {disk:.2f} ms")
         axes.legend(fontsize=8, loc="upper right", bbox_to_anchor=(1.0, 1.16), frameon=False)

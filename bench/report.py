@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from bench.machine import Times
 from bench.measure import Sample
 from bench.plan import Figure, Scenario
 from bench.results import Goal, Results, rate_text
@@ -55,11 +56,16 @@ def write_report(results: Results, path: Path) -> None:
 
 def _machine(results: Results) -> dict[str, str]:
     disk = results.disk
-    sync = (
-        f"p50 {disk.quantile(0.5) / 1e3:.2f} ms, p99 {disk.quantile(0.99) / 1e3:.2f} ms ({len(disk.samples_us)} syncs)"
-    )
-    paced = f"p50 {disk.paced_quantile(0.5) / 1e3:.2f} ms, p99 {disk.paced_quantile(0.99) / 1e3:.2f} ms"
-    return results.machine | {"disk, 4 KiB append + fdatasync": sync, "the same, due every ms, since it was due": paced}
+    probes = {
+        "disk, 4 KiB append + fdatasync, one each ms": disk.paced,
+        "the same, counted from when it was due": disk.waited,
+        "the same, back to back": disk.hurried,
+    }
+    return results.machine | {name: _times(times) for name, times in probes.items() if times}
+
+
+def _times(times: Times) -> str:
+    return f"p50 {_ms(times.quantile(0.5))}, p99 {_ms(times.quantile(0.99))} ({len(times)} syncs)"
 
 
 def goal_row(goal: Goal) -> list[str]:

@@ -81,8 +81,10 @@ class Results:
         """Every sample, for scripts."""
         document = {
             "machine": self.machine,
-            "disk_sync_us": {"p50": self.disk.quantile(0.5), "p99": self.disk.quantile(0.99)},
-            "disk_sync_paced_us": {"p50": self.disk.paced_quantile(0.5), "p99": self.disk.paced_quantile(0.99)},
+            "disk_sync_us": {
+                name: {"p50": times.quantile(0.5), "p99": times.quantile(0.99)}
+                for name, times in vars(self.disk).items()
+            },
             "scenarios": {
                 name: {
                     "title": self.scenarios[name].title,
@@ -164,13 +166,15 @@ def _peers(results: Results) -> list[Goal]:
 
 
 def _latency(results: Results) -> list[Goal]:
-    measured, disk = results.value("latency-20k", "headrace"), results.disk.quantile(0.99)
+    measured, disk = results.value("latency-20k", "headrace"), results.disk.paced.quantile(0.99)
     if measured is None or not disk:
         return []
+    hurried = measured / results.disk.hurried.quantile(0.99)
     return [
         Goal(
-            title="p99 publish to deliver at 20 k/s, against the disk's own p99 sync",
-            measured=f"{measured / disk:.2f} × ({measured / 1e3:.2f} ms to {disk / 1e3:.2f} ms)",
+            title="p99 publish to deliver at 20 k/s, against the disk's own p99 sync, one each ms",
+            measured=f"{measured / disk:.2f} × ({measured / 1e3:.2f} ms to {disk / 1e3:.2f} ms; "
+            f"{hurried:.2f} × that of syncs back to back)",
             target=f"≤ {LATENCY_RATIO_GOAL} ×",
             met=measured <= LATENCY_RATIO_GOAL * disk,
         )

@@ -4,7 +4,8 @@
  * A POLL asks for one message and is not answered when there is none, so a consumer sends rounds of POLLs closed
  * by a PING: the PONG says that the round is over, and what was not delivered by then was not there. A full
  * round doubles the next one and lets several be in flight; an empty one is followed by a pause. At a fixed rate
- * (latency) it asks by the clock instead, as a client that only wants the next message would.
+ * (latency) it asks by the clock instead, as a client that only wants the next message would: a POLL in vain is good
+ * for what comes within 2 ms, so that asking more often than that leaves no gap.
  */
 #include "load.h"
 
