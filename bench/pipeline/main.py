@@ -109,7 +109,7 @@ class Bench:
     def _interference(self, spark: Any, broker: Stand, rows: int) -> None:
         if "interference" not in self._plan.names:
             return
-        give_way(spark)
+        give_way(spark, broker_here=True)
         for turn in range(self._plan.repeats):
             job = lambda: interference(spark, broker, rows, self._plan.busy_s)  # noqa: E731
             run = self._step(f"interference {turn + 1}", job)

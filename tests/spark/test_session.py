@@ -1,5 +1,6 @@
 """What a session of ours does that Spark's own defaults do not."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,17 +12,18 @@ from pyspark.sql import SparkSession
 from headrace.spark.archive import class_path
 from headrace.spark.home import spark_home
 from headrace.spark.java import cache_dir, find_java
-from headrace.spark.session import NICENESS
+from headrace.spark.patience import NICENESS, spare_cores
 
 GIVES_WAY = """
 import os
 from headrace.spark.session import give_way, new_session
 
 spark = new_session("patient", master="local[1]", memory="512m")
-give_way(spark)
+give_way(spark, broker_here=True)
 pid = int(spark._jvm.java.lang.ProcessHandle.current().pid())
-worker = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getpriority(os.PRIO_PROCESS, 0)).first()
-print(os.getpriority(os.PRIO_PROCESS, pid), worker)
+ask = lambda _: (os.getpriority(os.PRIO_PROCESS, 0), len(os.sched_getaffinity(0)))
+worker = spark.sparkContext.parallelize([0], 1).map(ask).first()
+print(os.getpriority(os.PRIO_PROCESS, pid), len(os.sched_getaffinity(pid)), *worker)
 spark.stop()
 """
 
@@ -43,9 +45,10 @@ def test_workers_are_forked_with_what_they_need(spark: SparkSession) -> None:
 
 def test_a_session_that_gives_way_stays_behind_others(tmp_path: Path) -> None:
     told = subprocess.run([sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True, cwd=tmp_path)
-    threads, worker = told.stdout.split()[-2:]
-    assert int(threads) == NICENESS
-    assert int(worker) == NICENESS
+    threads, threads_on, worker, worker_on = map(int, told.stdout.split()[-4:])
+    assert (threads, worker) == (NICENESS, NICENESS)
+    spared = spare_cores() or os.sched_getaffinity(0)
+    assert (threads_on, worker_on) == (len(spared), len(spared))
 
 
 def test_what_sparks_scripts_start_has_the_class_path_of_our_archive() -> None:

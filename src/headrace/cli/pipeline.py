@@ -145,6 +145,7 @@ def backfill(
     as_json: AsJson = False,
 ) -> None:
     """Fill a range of the log into the tables afterwards; rows that are there stay as they are."""
+    from headrace.spark.patience import is_here
     from headrace.spark.pipeline.backfill import backfill as fill
     from headrace.spark.session import give_way
 
@@ -156,7 +157,7 @@ def backfill(
     stop = client.span().latest if end is None else _offset(client, end, "--to")
     output = Output(as_json=as_json)
     with _session(settings.lake, master, memory, conf) as spark:
-        give_way(spark)
+        give_way(spark, broker_here=is_here(client.whereabouts()))
         for table in chosen:
             done = fill(spark, table, settings, start, stop)
             speed = number(round(done.rows / done.seconds)) if done.seconds else "-"

@@ -365,7 +365,7 @@ class Conversation:
         size, rest = self._takes.take(request, self.identity.owner, again=again)
         self._unsent += size
         if rest is not None:
-            if size:
+            if not self._takes.awaited:
                 self._send()
             self._todo.appendleft(rest)
 

@@ -128,7 +128,7 @@ class Nursery:
         seedling.close()
 
 
-Request = tuple[list[str], dict[str, str], str, int]
+Request = tuple[list[str], dict[str, str], str, int, list[int]]
 
 
 def _request(seedling: socket.socket) -> tuple[Request, list[int]]:
@@ -138,12 +138,12 @@ def _request(seedling: socket.socket) -> tuple[Request, list[int]]:
         if len(head) < seed.LENGTH.size or len(streams) < len(seed.STANDARD):
             raise ValueError("no request")
         data = seedling.recv(seed.LENGTH.unpack(head)[0], socket.MSG_WAITALL)
-        arguments, environ, folder, niceness = json.loads(data)
+        arguments, environ, folder, niceness, cores = json.loads(data)
     except (OSError, ValueError):
         for stream in streams:
             os.close(stream)
         raise
-    return (arguments, environ, folder, niceness), streams
+    return (arguments, environ, folder, niceness, cores), streams
 
 
 def _become(request: Request, streams: list[int], seedling: socket.socket) -> NoReturn:
@@ -151,7 +151,7 @@ def _become(request: Request, streams: list[int], seedling: socket.socket) -> No
 
     It tells so itself, before anything else: whoever asked begins an interpreter of its own when nobody does.
     """
-    (_, module, *arguments), environ, folder, niceness = request
+    (_, module, *arguments), environ, folder, niceness, cores = request
     code = 1
     try:
         with suppress(OSError):
@@ -168,6 +168,7 @@ def _become(request: Request, streams: list[int], seedling: socket.socket) -> No
         sys.path[:1] = [folder, *given]
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
+            os.sched_setaffinity(0, cores)
         sys.argv[1:] = arguments
         sys.modules.pop(module, None)
         runpy.run_module(module, run_name="__main__", alter_sys=True)

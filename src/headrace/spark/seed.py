@@ -74,8 +74,8 @@ def _start(folder: str, python: str, address: str) -> None:
 
 def _ask(nursery: socket.socket, arguments: tuple[str, ...]) -> None:
     """Say what is to be run: its arguments, where and with what, and our standard streams."""
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    request = json.dumps([arguments, dict(os.environ), os.getcwd(), niceness]).encode()
+    niceness, cores = os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
+    request = json.dumps([arguments, dict(os.environ), os.getcwd(), niceness, cores]).encode()
     socket.send_fds(nursery, [LENGTH.pack(len(request))], STANDARD)
     nursery.sendall(request)
 

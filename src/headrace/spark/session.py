@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.spark.home import spark_home
 from headrace.spark.java import Java, SparkUnavailable, cache_dir, find_java
 from headrace.spark.launch import STACK, gateway
+from headrace.spark.patience import NICENESS, spare_cores, stand_back
 from headrace.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 DAEMON = "headrace.spark.daemon"
 MEMORY = "2g"
-NICENESS = 10
 SHUFFLE_PARTITIONS = 2
 
 DEFAULTS: Mapping[str, str] = {
@@ -83,20 +83,22 @@ def _jvm(java: Java, settings: Mapping[str, str], memory: str, log: Path | None)
             yield {}
 
 
-def give_way(spark: "SparkSession") -> None:
+def give_way(spark: "SparkSession", *, broker_here: bool = False) -> None:
     """Have the driver, and workers it starts on this machine, take cores only when others leave them some; for good.
 
-    Linux shares cores out among sessions first, if the JVM has one of its own, and then among the threads of each.
+    With a broker on this machine they leave it one core besides. Linux shares cores out among sessions first, if the
+    JVM has one of its own, and then among the threads of each.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect."):
         return
     jvm: Any = spark.sparkContext._jvm
     pid = int(jvm.java.lang.ProcessHandle.current().pid())
+    spared = spare_cores() if broker_here else None
     with suppress(OSError):
         if os.getsid(pid) == pid:
             Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), NICENESS)
+            stand_back(int(thread.name), spared=spared)
 
 
 def _leave_out_checksums(spark: "SparkSession") -> None:

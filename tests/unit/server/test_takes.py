@@ -4,6 +4,7 @@ import errno
 
 from headrace.auth import ANONYMOUS
 from headrace.model.requests import Ack, Exchange, Fence, Take
+from headrace.server.readings import TAKE_MAX
 from tests.simulation.virtual_engine import Shop, a_publish, in_virtual_time
 
 
@@ -131,3 +132,14 @@ async def test_a_peer_that_hangs_up_meanwhile_takes_nothing(shop: Shop) -> None:
     shop.worker.let_go()
     await shop.quiet()
     assert shop.engine.broker.counters.delivered == 0
+
+
+@in_virtual_time
+async def test_empty_messages_are_sent_in_turns_too(shop: Shop) -> None:
+    sub = subscribed(shop, "t")
+    await shop.publish("t", *[b""] * (2 * TAKE_MAX))
+    talk = shop.talk()
+    talk.room = 1
+    talk.ask(a_take(sub, 2 * TAKE_MAX))
+    (info,) = shop.engine.broker.subscriptions()
+    assert (info.in_flight, info.pending) == (TAKE_MAX, TAKE_MAX)

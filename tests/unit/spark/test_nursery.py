@@ -19,7 +19,8 @@ from headrace.spark.seed import SOCKET
 PROBE = """
 import gc, json, os, sys
 from headrace.spark.daemon import main_module
-told = {"arguments": sys.argv[1:], "folder": os.getcwd(), "frozen": gc.get_freeze_count(), "input": sys.stdin.read(),
+told = {"arguments": sys.argv[1:], "cores": sorted(os.sched_getaffinity(0)),
+        "folder": os.getcwd(), "frozen": gc.get_freeze_count(), "input": sys.stdin.read(),
         "loaded": "pyarrow" in sys.modules, "main": main_module(), "mark": os.environ.get("MARK"),
         "nice": os.getpriority(os.PRIO_PROCESS, 0), "parent": os.getppid(), "settings": len(os.environ),
         "warm": "pyspark.worker" in sys.modules}
@@ -87,8 +88,12 @@ def run(
     """Run to the end."""
     return subprocess.run(
         ["nice", f"-n{nice}", python, *arguments], cwd=folder, input="words", capture_output=True, text=True,
-        check=False, env=os.environ | environ,
+        check=False, env=os.environ | environ, preexec_fn=_on_one_core if nice else None,
     )  # fmt: skip
+
+
+def _on_one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def probe(python: str, folder: Path, code: int = 0, **given: Any) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def test_it_is_as_if_the_interpreter_had_been_started(python: str, folder: Path)
     assert done.stderr == "and said so\n"
     told = json.loads(done.stdout)
     plain = json.loads(run(sys.executable, folder, "-m", "probe", "3", "more", MARK="here", nice=5).stdout)
-    for name in ("arguments", "folder", "input", "main", "mark", "nice", "settings"):
+    for name in ("arguments", "cores", "folder", "input", "main", "mark", "nice", "settings"):
         assert told[name] == plain[name], name
 
 

@@ -20,7 +20,9 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from headrace.feed.client import FeedClient, Part
+from headrace.feed.nearby import nearby
 from headrace.feed.ticket import Ticket
+from headrace.feed.whereabouts import Whereabouts
 from headrace.spark.lake.commit import commit, last_commit
 from headrace.spark.lake.compaction import MAINTENANCE_LOCK
 from headrace.spark.lake.disk import locked, make_folder
@@ -29,6 +31,7 @@ from headrace.spark.lake.sink import FORMAT
 from headrace.spark.lake.staging import stage
 from headrace.spark.lake.stores import open_store
 from headrace.spark.lake.table import DataFile, StagedFile, TableSpec
+from headrace.spark.patience import is_here, spare_cores, stand_back
 from headrace.spark.pipeline.definition import PipelineTable, as_they_are
 from headrace.spark.pipeline.positions import position
 from headrace.spark.pipeline.queries import register, sink_options
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 
 pc: Any = pyarrow.compute
 ROWS_PER_TASK = 2_000_000
-NICENESS = 10
-"""A backfill is in no hurry: its threads let a broker on the same machine go first."""
 _STAGED = "path string, partition string, name string, rows long, bytes long, newest_us long"
 
 
@@ -90,10 +91,11 @@ class _Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Copy:
-    """A task: the rows of its part that the table lacks, from the feed into staged files."""
+class Copy:
+    """A task: the rows of its part that the table lacks, from the log or the feed into staged files."""
 
     client: FeedClient
+    place: Whereabouts | None
     ticket: Ticket
     parts: Sequence[Part]
     known: Sequence[_Known]
@@ -101,7 +103,7 @@ class _Copy:
     folder: Path
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,)) as patient:
+        with ThreadPoolExecutor(1, initializer=self._stand_back) as patient:
             for batch in batches:
                 indices: list[Any] = batch.column(0).to_pylist()
                 for index in indices:
@@ -109,15 +111,25 @@ class _Copy:
                     if files:
                         yield pa.RecordBatch.from_pylist([file._asdict() for file in files])
 
+    def _stand_back(self) -> None:
+        """A backfill is in no hurry: its threads let a broker on the same machine go first."""
+        stand_back(spared=spare_cores() if is_here(self.place) else None)
+
     def _staged(self, part: Part) -> list[StagedFile]:
         return stage(self._rows(part), self.spec, self.folder)
 
     def _rows(self, part: Part) -> Iterator[pa.RecordBatch]:
         present = self._present(part)
-        for batch in self.client.read(replace(self.ticket, start=part.start, end=part.end)):
+        for batch in self._read(replace(self.ticket, start=part.start, end=part.end)):
             fresh = batch if present is None else batch.filter(pc.invert(pc.is_in(batch.column("offset"), present)))
             if fresh.num_rows:
                 yield fresh
+
+    def _read(self, ticket: Ticket) -> Iterator[pa.RecordBatch]:
+        """From the log itself as far as it is near, the rest from the feed."""
+        rest = ticket if self.place is None else (yield from nearby(self.place, ticket))
+        if rest is not None:
+            yield from self.client.read(rest)
 
     def _present(self, part: Part) -> Any:
         """The offsets of this part that the table has; None for none."""
@@ -127,15 +139,14 @@ class _Copy:
 
 
 def _copy(spark: "SparkSession", table: PipelineTable, settings: Settings, start: int, end: int) -> int:
-    """Rows that need nothing done to them go from the feed into files without passing through the JVM."""
+    """Rows that need nothing done to them go into files without passing through the JVM."""
     store = open_store(settings.lake, settings.form, table.spec)
     ticket = Ticket.of({"stream": table.source.get("stream", "messages"), "start": start, "end": end})
     client = settings.client(retry_s=60.0)
     parts = client.split(ticket, _tasks(spark, start, end))
     present = [file for file in store.files() if _reaches(file.first, file.last, start, end)]
-    task = _Copy(
-        client, ticket, parts, [_Known(str(f.path), f.first, f.last) for f in present], table.spec, store.staging
-    )
+    known = [_Known(str(file.path), file.first, file.last) for file in present]
+    task = Copy(client, client.whereabouts(), ticket, parts, known, table.spec, store.staging)
     done = spark.range(0, len(parts), 1, len(parts)).mapInArrow(task, _STAGED).toArrow().to_pylist()
     staged = [StagedFile(**row) for row in done]
     commit(store, f"backfill-{uuid.uuid4().hex}", 0, staged)
