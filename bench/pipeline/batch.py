@@ -21,8 +21,9 @@ TABLE = "messages"
 
 @contextmanager
 def session(scratch: Path) -> Iterator[Any]:
-    """A session on all cores, as `headrace pipeline` makes it."""
-    spark = new_session("headrace bench", conf={"spark.sql.warehouse.dir": str(scratch / "warehouse")})
+    """A session on all cores, as `headrace pipeline` makes it; what Spark says goes to a file."""
+    conf = {"spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    spark = new_session("headrace bench", conf=conf, log=scratch / "spark.log")
     try:
         yield spark
     finally:
@@ -57,9 +58,9 @@ class Batches:
             done = backfill(self._spark, TABLES[TABLE], settings, start, client.span().latest)
             return Stored(log_bytes=log_bytes, lake_bytes=folder_bytes(lake / TABLE) / done.rows)
 
-    def scan(self) -> Run:
-        """The log through the data source, every column, to nowhere."""
-        return self.timed(self._rows, lambda: _to_nowhere(self._read()))
+    def scan(self, *, near: bool = True) -> Run:
+        """The log through the data source, every column, to nowhere; all of it through the feed unless `near`."""
+        return self.timed(self._rows, lambda: _to_nowhere(self._read(shortCircuit=str(near).lower())))
 
     @contextmanager
     def parquet(self) -> Iterator[Callable[[], Run]]:
@@ -90,8 +91,8 @@ class Batches:
         options = {"endpoint": self._stand.endpoint, "key": KEY, "topic": f"written.{self._written}"}
         values.write.format("headrace").options(**options).mode("append").save()
 
-    def _read(self) -> Any:
-        until = self._options | {"endingOffsets": str(self._rows)}
+    def _read(self, **more: str) -> Any:
+        until = self._options | more | {"endingOffsets": str(self._rows)}
         return self._spark.read.format("headrace").options(**until).load()
 
     @contextmanager

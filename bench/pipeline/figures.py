@@ -89,14 +89,21 @@ class Interference:
         return self.busy_p99_ms / self.idle_p99_ms
 
 
+JOBS = ("backfill", "scan", "fed", "parquet", "writer")
+
+
 @dataclass(kw_only=True)
 class Figures:
-    """Everything one invocation measured, all runs of it."""
+    """Everything one invocation measured, all runs of it.
+
+    `fed` are scans by tasks that do not read the log themselves: as on another machine.
+    """
 
     machine: dict[str, str]
     freshness: list[Freshness] = field(default_factory=list)
     backfill: list[Run] = field(default_factory=list)
     scan: list[Run] = field(default_factory=list)
+    fed: list[Run] = field(default_factory=list)
     parquet: list[Run] = field(default_factory=list)
     writer: list[Run] = field(default_factory=list)
     interference: list[Interference] = field(default_factory=list)
@@ -135,7 +142,7 @@ class Figures:
             stored=Stored(**stored) if stored else None,
             interference=[Interference(**run) for run in document["interference"]],
             failures=document["failures"],
-            **{name: [Run(**run) for run in document[name]] for name in ("backfill", "scan", "parquet", "writer")},
+            **{name: [Run(**run) for run in document[name]] for name in JOBS},
         )
 
     def _freshness_goals(self) -> list[Goal]:

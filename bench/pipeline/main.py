@@ -46,7 +46,9 @@ class Plan:
     @property
     def steps(self) -> int:
         """How many measurements that makes."""
-        return sum({"freshness": 1, "scan": 2 * self.scans}.get(name, self.repeats) for name in self.names)
+        return sum(
+            {"freshness": 1, "scan": 2 * self.scans + self.repeats}.get(name, self.repeats) for name in self.names
+        )
 
     @property
     def scans(self) -> int:
@@ -102,6 +104,8 @@ class Bench:
                 for turn in range(plan.scans):
                     self._timed(figures.scan, f"scan {turn + 1}, data source", batches.scan)
                     self._timed(figures.parquet, f"scan {turn + 1}, Parquet", parquet)
+            for turn in range(plan.repeats):
+                self._timed(figures.fed, f"scan {turn + 1}, through the feed", lambda: batches.scan(near=False))
         if "writer" in plan.names:
             for turn in range(plan.repeats):
                 self._timed(figures.writer, f"writer {turn + 1}", lambda: batches.write(plan.written_rows))

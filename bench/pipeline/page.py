@@ -60,6 +60,7 @@ def _batch_rows(figures: Figures) -> list[list[str]]:
     jobs: list[tuple[str, Sequence[Run]]] = [
         ("backfill, log to Parquet", figures.backfill),
         ("scan through the data source", figures.scan),
+        ("the same through the feed, as from another machine", figures.fed),
         ("scan of the same rows in Parquet, by Spark alone", figures.parquet),
         ("writer, durable", figures.writer),
     ]

@@ -92,7 +92,12 @@ def _storage(figures: Figures) -> str:
 
 
 def _jobs(figures: Figures) -> dict[str, list[Run]]:
-    jobs = {"read": figures.scan, "backfill": figures.backfill, "write": figures.writer}
+    jobs = {
+        "read": figures.scan,
+        "read from elsewhere": figures.fed,
+        "backfill": figures.backfill,
+        "write": figures.writer,
+    }
     return {title: runs for title, runs in jobs.items() if runs}
 
 
