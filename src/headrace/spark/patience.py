@@ -23,10 +23,9 @@ def is_here(place: Whereabouts | None) -> bool:
 def spare_cores() -> set[int] | None:
     """The cores this process may use, but for the one that deals with what disks have done; None for no choice."""
     with suppress(AttributeError, OSError, ValueError):
-        cores = os.sched_getaffinity(0)
         ended = disk_work(SOFTIRQS.read_text())
-        if len(cores) > 1:
-            return cores - {max(cores, key=lambda core: (ended.get(core, 0), core))}
+        disks = max(ended, key=lambda core: (ended[core], core))
+        return os.sched_getaffinity(0) - {disks} or None
     return None
 
 
@@ -34,7 +33,7 @@ def disk_work(softirqs: str) -> dict[int, int]:
     """How often each core had to do with a disk, as /proc/softirqs tells it. Raises ValueError for anything else."""
     heads, *rows = map(str.split, softirqs.splitlines())
     counts = next((counts for kind, *counts in rows if kind == "BLOCK:"), [])
-    return dict(zip((int(head.removeprefix("CPU")) for head in heads), map(int, counts), strict=bool(counts)))
+    return dict(zip((int(head.removeprefix("CPU")) for head in heads), map(int, counts), strict=True))
 
 
 def stand_back(thread: int = 0, *, spared: set[int] | None = None) -> None:

@@ -42,7 +42,11 @@ def test_the_core_that_hears_from_the_disk_is_left_alone(monkeypatch: pytest.Mon
 
 
 def test_among_equals_it_is_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert cores(monkeypatch, tmp_path, SOFTIRQS, 5, 6, 7) == {5, 6}
+    assert cores(monkeypatch, tmp_path, SOFTIRQS.replace("3763630", "12").replace("7\n", "12\n"), 0, 1, 3) == {0, 1}
+
+
+def test_who_has_left_it_already_leaves_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cores(monkeypatch, tmp_path, SOFTIRQS, 0, 3) == {0, 3}
 
 
 @pytest.mark.parametrize(("softirqs", "allowed"), [(SOFTIRQS, {1}), ("", {0, 1}), ("no table", {0, 1})])
