@@ -1,4 +1,5 @@
-"""A qh3 connection with what this project needs besides: input that can be held back, clients asked for certificates.
+"""A qh3 connection with what this project needs besides: input that can be held back, clients asked for certificates,
+clients that give no connection id.
 
 The only module that touches qh3's inner names; its tests fail should a new version move them.
 """
@@ -13,14 +14,17 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from qh3 import tls
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import NetworkAddress, QuicConnection, QuicConnectionError
+from qh3.quic.crypto import CIPHER_SUITES, derive_key_iv_hp
 from qh3.quic.tls_bridge import QuicTlsBridge
 from qh3.tls import CipherSuite
 
 from headrace.quic.certificates import Authorities, CertificateFileError
 from headrace.quic.handshake import ServerHandshake
-from headrace.quic.headers import CONNECTION_ID_SIZE, hello
+from headrace.quic.headers import CONNECTION_ID_SIZE, VERSION_1, hello
+from headrace.quic.moves import Moves
 
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 8 << 20
@@ -89,7 +93,11 @@ def configuration(
 
 
 class Connection(QuicConnection):
-    """One QUIC connection: datagrams in, events out; time as an argument."""
+    """One QUIC connection: datagrams in, events out; time as an argument.
+
+    A server that has sent a client back with a Retry goes on under the id it named there. Of a `nameless_client`, one
+    whose own id is empty (RFC 9000, 5.1), it must have done so: see `_create_core`.
+    """
 
     def __init__(
         self,
@@ -97,6 +105,7 @@ class Connection(QuicConnection):
         configuration: QuicConfiguration,
         original_destination_connection_id: bytes | None = None,
         retry_source_connection_id: bytes | None = None,
+        nameless_client: bool = False,
         authorities: Authorities | None = None,
         wall_clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
@@ -105,10 +114,15 @@ class Connection(QuicConnection):
             original_destination_connection_id=original_destination_connection_id,
             retry_source_connection_id=retry_source_connection_id,
         )
+        assert not nameless_client or retry_source_connection_id is not None
+        if retry_source_connection_id is not None:
+            self.host_cid = retry_source_connection_id
+        self._nameless_client = nameless_client
         self._authorities = authorities
         self._wall_clock = wall_clock
         self._held = False
         self._handshake: ServerHandshake | None = None
+        self._moves: Moves | None = None
 
     @property
     def common_name(self) -> str | None:
@@ -154,6 +168,9 @@ class Connection(QuicConnection):
         datagrams apart and does not count what is behind the last packet, where some clients put their padding; so a
         client's first packet is given to it in one piece.
         """
+        if self._moved(addr):
+            self._receive_elsewhere(data, len(data), addr, now)
+            return
         head = hello(data) if self._unproven else None
         if head is None or head.token is None or not head.end or any(data[head.end :]):
             super().receive_datagram(data, addr, now)
@@ -182,12 +199,16 @@ class Connection(QuicConnection):
         except RuntimeError as error:
             if not self._unproven:
                 raise QuicConnectionError(1, None, str(error)) from None
+        if self._moves is not None and self._moves.any:
+            return [(datagram, self._moves.address(name)) for datagram, name in found]
         return found
 
     def receive_gro_buffer(self, buffer: bytes, segment_size: int, addr: NetworkAddress, now: float) -> None:
         """Take a buffer of equal datagrams in. As qh3's, without a look at each."""
         if self._core is None or not self._handshake_complete:
             super().receive_gro_buffer(buffer, segment_size, addr, now)
+        elif self._moved(addr):
+            self._receive_elsewhere(buffer, segment_size, addr, now)
         else:
             self._core.receive_gro_buffer(buffer, segment_size, addr, now)
             self._drain_core()
@@ -209,18 +230,62 @@ class Connection(QuicConnection):
         with contextlib.suppress(ValueError, QuicConnectionError):
             self.stop_stream(number, code)
 
+    def _moved(self, address: NetworkAddress) -> bool:
+        """Whether this is a server's client that speaks from where it is not answered; it may, once it is in."""
+        return self._moves is not None and self._handshake_complete and not self._moves.at_home(address)
+
+    def _receive_elsewhere(self, data: bytes, segment_size: int, address: NetworkAddress, now: float) -> None:
+        core, moves = self._require_core(), self._moves
+        assert moves is not None
+        name = moves.name(address, core.smoothed_rtt or 0.0, now)
+        if len(data) > segment_size:
+            report = core.receive_gro_buffer(data, segment_size, name, now)
+        else:
+            report = core.receive_datagram(data, name, now)
+        if report[_AUTHENTIC]:
+            moves.heard(address, name)
+            moves.answered_at(core.active_path[2])
+        self._drain_core()
+
     def _drain_core(self) -> None:
         if not self._held:
             super()._drain_core()
 
+    def _create_core(self, remote_addr: NetworkAddress, initial_dcid: bytes, now: float) -> None:
+        """Make the core; for a client without an id, one that never expects to learn it.
+
+        qh3 derives the first keys from the id it sends to at first, and goes on sending to that until it meets another
+        that is not empty. So here it is made to send to none, and given the keys that belong to the id the client
+        chose. What comes for any id but its own it drops, which is why that must be the one of a Retry.
+        """
+        if not self._is_client:
+            self._moves = Moves(remote_addr)
+        if not self._nameless_client:
+            super()._create_core(remote_addr, initial_dcid, now)
+            return
+        super()._create_core(remote_addr, b"", now)
+        aead, header = (name.decode() for name in reversed(CIPHER_SUITES[CipherSuite.AES_128_GCM_SHA256]))
+        for direction, secret in zip(("receive", "send"), initial_secrets(initial_dcid), strict=True):
+            keys = derive_key_iv_hp(cipher_suite=CipherSuite.AES_128_GCM_SHA256, secret=secret, version=VERSION_1)
+            self._require_core().install_packet_key(direction, int(tls.Epoch.INITIAL), (aead, header), *keys, 0)
+
     def _create_tls(self, remote_source_cid: bytes | None) -> QuicTlsBridge:
-        bridge = super()._create_tls(remote_source_cid)
+        bridge = super()._create_tls(b"" if self._nameless_client else remote_source_cid)
         if not self._is_client:
             self._handshake = ServerHandshake(bridge.tls, self._authorities, self._wall_clock)
             bridge.tls = self._handshake  # type: ignore[assignment]
         return bridge
 
 
+def initial_secrets(connection_id: bytes) -> tuple[bytes, bytes]:
+    """The secrets of a client's and a server's first packets (RFC 9001, 5.2)."""
+    common = tls.hkdf_extract(_SHA_256, _INITIAL_SALT, connection_id)
+    client, server = (tls.hkdf_expand_label(_SHA_256, common, label, b"", 32) for label in (b"client in", b"server in"))
+    return client, server
+
+
+_SHA_256 = 256
+_INITIAL_SALT = bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a")
 _AUTHENTIC = 2
 """Where the core's report of a datagram counts packets it could decrypt."""
 _OVER = frozenset({"closing", "draining", "terminated"})

@@ -1,7 +1,9 @@
 """QUIC: one UDP address that speaks one protocol, each connection routed by the ids it was given.
 
 Clients whose address is not proven yet are served at once while few are at it and there is room, and else sent back
-with a token to prove it, so that forged addresses cost next to nothing.
+with a token to prove it, so that forged addresses cost next to nothing. Clients without a connection id of their own
+are always sent back, for their connection needs an id that we chose (`quic.connection`); so are those that chose us
+one that is too short.
 """
 
 import asyncio
@@ -163,23 +165,26 @@ class QuicListener:
                     address,
                 )
             return None
-        if head.token is None or len(head.destination) < CONNECTION_ID_SIZE:
+        if head.token is None:
             return None
-        ids: tuple[bytes, bytes | None] | None = (head.destination, None)
-        if head.token:
-            ids = self._tokens.check(address, head.token, self._now())
-        elif len(self._shaking) >= UNPROVEN_MAX or self._full(address[0]):
+        proof = self._tokens.check(address, head.token, self._now()) if head.token else None
+        if proof is not None:
+            original, retried = proof
+            return self._connect(head, original, retried, data, address) if head.destination == retried else None
+        ill_named = not head.source or len(head.destination) < CONNECTION_ID_SIZE
+        if ill_named or len(self._shaking) >= UNPROVEN_MAX or self._full(address[0]):
             self._send_back(head, address)
             return None
-        if ids is None:
-            return None
-        return self._connect(head, ids, data, address)
+        return self._connect(head, head.destination, None, data, address)
 
-    def _connect(self, head: Hello, ids: tuple[bytes, bytes | None], data: bytes, address: Address) -> Link | None:
+    def _connect(
+        self, head: Hello, original: bytes, retried: bytes | None, data: bytes, address: Address
+    ) -> Link | None:
         connection = Connection(
             configuration=self._configuration,
-            original_destination_connection_id=ids[0],
-            retry_source_connection_id=ids[1],
+            original_destination_connection_id=original,
+            retry_source_connection_id=retried,
+            nameless_client=not head.source,
             authorities=self._authorities,
         )
         host = address[0]

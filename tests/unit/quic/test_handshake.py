@@ -133,7 +133,9 @@ def test_aioquic_agrees(authority: Authority, tmp_path: Path, who: str | None, a
     for _ in range(5):
         pair.now += 0.001
         for datagram, _at in client.datagrams_to_send(now=pair.now):
-            pair._accept(datagram).receive_datagram(datagram, CLIENT_AT, pair.now)
+            server = pair._accept(datagram)
+            assert server is not None
+            server.receive_datagram(datagram, CLIENT_AT, pair.now)
         assert pair.server is not None
         for datagram, _at in pair.server.datagrams_to_send(pair.now):
             client.receive_datagram(datagram, SERVER_AT, now=pair.now)

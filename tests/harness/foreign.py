@@ -1,0 +1,61 @@
+"""Clients on QUIC stacks that others wrote, built from source by whatever toolchain this machine has."""
+
+import asyncio
+import fcntl
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).resolve().parents[1] / "interop"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A client program; all of them take the same flags and tell the same report."""
+
+    name: str
+    program: Path
+
+    async def round(self, address: str, ca: Path, *flags: str) -> dict[str, object]:
+        """Connect, write, commit, roll back, subscribe, fetch and settle; what it tells. Fails with what it says."""
+        process = await asyncio.create_subprocess_exec(
+            self.program, "-address", address, "-ca", ca, *flags,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            told, errors = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert process.returncode == 0, f"{self.name}: {errors.decode()}"
+        found: dict[str, object] = json.loads(told)
+        return found
+
+
+def quic_go(config: pytest.Config) -> Foreign:
+    """The client on quic-go. Skips where there is no Go."""
+    return _built(config, "quic_go", "go", "Go 1.24 or later", ["go", "build", "-o", "{program}", "."])
+
+
+def _built(config: pytest.Config, name: str, tool: str, what: str, command: list[str]) -> Foreign:
+    """Build once for all of a run's processes; the tools themselves see what has not changed."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"install {what} and put `{tool}` on the path: the client in tests/interop/{name} is built with it")
+    assert config.cache is not None
+    place = config.cache.mkdir("interop")
+    program = place / name
+    with (place / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = subprocess.run(
+            [each.format(program=program, place=place) for each in command],
+            cwd=SOURCES / name,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert made.returncode == 0, f"`{' '.join(command)}` in tests/interop/{name}: {made.stderr}"
+    return Foreign(name, program)
