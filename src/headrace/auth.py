@@ -1,6 +1,7 @@
-"""Who may do what: API keys as salted hashes, identities and the topics they are good for.
+"""Who may do what: API keys as salted hashes, certificates by their names, identities and the topics they are good for.
 
-Knows nothing of protocols: a session hands over the credential as presented and gets an `Identity` or None.
+Knows nothing of protocols: a session hands over the credential as presented and gets an `Identity` or None. Whether an
+identity given out before is still good, a later keyring tells by `admits`.
 
 Keys made by `new_key` carry 256 random bits, so nobody can guess them and one fast salted SHA-256 protects them as well
 as a slow password hash would, without making each connection cost milliseconds of the event loop. A key chosen by a
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import translate
 
-from headrace.config import KeyEntry
+from headrace.config import CertificateEntry, KeyEntry
 from headrace.model.errors import HeadraceError
 from headrace.model.names import DEAD_PREFIX
 
@@ -23,12 +24,15 @@ KEY_PREFIX = "hr_"
 HASH_SCHEME = "sha256"
 SALT_SIZE = 16
 DECISIONS_MAX = 4096
+KEY_SIZE_MIN, KEY_SIZE_SAFE = 16, 32
+"""Characters of a key that a human made: fewer than the first can be tried out, from the second on nobody can."""
 
+_PLAIN_SALT = secrets.token_bytes(32)
 _HASH = re.compile(rf"{HASH_SCHEME}:(?P<salt>[0-9a-f]{{{2 * SALT_SIZE}}}):(?P<digest>[0-9a-f]{{64}})")
 
 
 class BadKeyEntry(HeadraceError):
-    """An entry of `auth.api_keys` that cannot be used; the message never repeats the key."""
+    """An entry of `auth.api_keys` or `auth.certificates` that cannot be used; the message never repeats a key."""
 
 
 class Scope:
@@ -51,12 +55,21 @@ class Scope:
             self._decisions[topic] = known
         return known
 
+    def covers(self, other: "Scope") -> bool:
+        """Whether everything the other allows is surely allowed here: it has all of its patterns, or `*`."""
+        return "*" in self.patterns or set(other.patterns) <= set(self.patterns)
+
     def __repr__(self) -> str:
         return f"Scope({self.patterns!r})"
 
 
 EVERYTHING = Scope(["*"])
 SHARED_OWNER = "*"
+UNNAMED = "anonymous"
+DIGEST_PREFIX = "key-"
+CERTIFICATE = "certificate:"
+RESERVED_PREFIXES = (DIGEST_PREFIX, "cn:")
+RESERVED_NAMES = (SHARED_OWNER, UNNAMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +78,14 @@ class Identity:
 
     `owner` is what subscriptions belong to and what the log remembers. It is the entry's name, so it survives
     restarts, new salts and new keys under the same name; for an entry without a name it is a digest of the key,
-    which survives restarts and new salts but not a new key.
+    which survives restarts and new salts but not a new key. `credential` tells what was shown, for `Keyring.admits`;
+    whoever showed nothing has none.
     """
 
     owner: str
     publish: Scope = field(default=EVERYTHING, compare=False)
     subscribe: Scope = field(default=EVERYTHING, compare=False)
+    credential: str = field(default="", compare=False, repr=False)
 
     def may_publish(self, topic: str) -> bool:
         """Whether this identity may publish to the topic."""
@@ -88,7 +103,7 @@ class Identity:
         return "*" in self.publish.patterns and "*" in self.subscribe.patterns
 
 
-ANONYMOUS = Identity("anonymous")
+ANONYMOUS = Identity(UNNAMED)
 """Whoever comes in by a door that asks nobody's name."""
 
 
@@ -100,27 +115,50 @@ class _Entry:
     publish: Scope
     subscribe: Scope
 
-    def identity(self, key: bytes) -> Identity:
-        """Who presents this key, which is the entry's."""
-        return Identity(self.name or owner_of(key), self.publish, self.subscribe)
+    @property
+    def credential(self) -> str:
+        """The entry as `auth.api_keys` takes it."""
+        return f"{HASH_SCHEME}:{self.salt.hex()}:{self.digest.hex()}"
 
 
 class Keyring:
-    """The keys of one configuration. Reloading makes a new one; identities already given out stay as they are."""
+    """The keys and certificates of one configuration. Reloading makes a new one, which `admits` who is in or not."""
 
-    def __init__(self, entries: Iterable[_Entry]) -> None:
+    def __init__(self, entries: Iterable[_Entry], certificates: Iterable[Identity] = ()) -> None:
         self._entries = tuple(entries)
+        self._keys = {entry.credential: entry for entry in reversed(self._entries)}
+        self._certificates = {each.owner: each for each in certificates}
+        for entry in self._entries:
+            if entry.name and entry.name not in self._certificates:
+                self._certificates[entry.name] = _certified(entry.name, entry.publish, entry.subscribe)
 
     @classmethod
-    def from_settings(cls, entries: Iterable[str | KeyEntry]) -> "Keyring":
-        """The keyring for the entries of `auth.api_keys`: keys, hashes or tables.
+    def from_settings(
+        cls, entries: Iterable[str | KeyEntry], certificates: Iterable[CertificateEntry] = ()
+    ) -> "Keyring":
+        """The keyring for the entries of `auth.api_keys`: keys, hashes or tables; and those of `auth.certificates`.
 
         Raises BadKeyEntry.
         """
-        return cls([_entry(item, index) for index, item in enumerate(entries)])
+        return cls([_entry(item, index) for index, item in enumerate(entries)], _named(certificates))
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of keys that have one, each as often as it is given."""
+        return tuple(entry.name for entry in self._entries if entry.name)
+
+    @property
+    def certificates(self) -> tuple[str, ...]:
+        """The common names that get in."""
+        return tuple(self._certificates)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is named at all, neither by a key nor by a certificate."""
+        return not self._entries and not self._certificates
 
     def check(self, key: bytes) -> Identity | None:
         """Whom this key belongs to. Takes the same time whichever entry matches, or none."""
@@ -128,18 +166,46 @@ class Keyring:
         for entry in self._entries:
             if hmac.compare_digest(_digest(entry.salt, key), entry.digest) and found is None:
                 found = entry
-        return found.identity(key) if found is not None else None
+        if found is None:
+            return None
+        return Identity(found.name or owner_of(key), found.publish, found.subscribe, found.credential)
 
-    def certified(self, common_name: str) -> Identity:
-        """The identity behind a client certificate that the transport has verified.
+    def certified(self, common_name: str | None) -> Identity | None:
+        """Whose certificate this is, which the transport has verified; None for one that no entry names.
 
-        A common name equal to an entry's name is that entry's identity, its scopes included. Any other is an
-        identity of its own for which every topic is open: whoever signs certificates decides who gets in.
+        An entry of `auth.certificates` goes before one of `auth.api_keys`, the first before later ones of its name.
+        Names are compared as they are: no pattern, no other case, no alternative name.
         """
-        for entry in self._entries:
-            if entry.name == common_name:
-                return Identity(entry.name, entry.publish, entry.subscribe)
-        return Identity(f"cn:{common_name}")
+        return self._certificates.get(common_name) if common_name else None
+
+    def admits(self, identity: Identity) -> bool:
+        """Whether somebody who came in by an earlier keyring would still get in by the same credential, as the same
+        owner and with no topic less. Who showed no credential is admitted: that is for the door to decide.
+        """
+        if not identity.credential:
+            return True
+        now: Identity | _Entry | None = self._keys.get(identity.credential)
+        owner = identity.owner
+        if isinstance(now, _Entry):
+            owner = now.name or (owner if owner.startswith(DIGEST_PREFIX) else "")
+        elif identity.credential.startswith(CERTIFICATE):
+            now = self._certificates.get(owner)
+        return (
+            now is not None
+            and owner == identity.owner
+            and now.publish.covers(identity.publish)
+            and now.subscribe.covers(identity.subscribe)
+        )
+
+
+def short_keys(entries: Iterable[str | KeyEntry], fewer_than: int) -> list[str]:
+    """The places of keys in plain text with fewer characters than that; a hash tells nothing of its key's length."""
+    keys = ((item, "") if isinstance(item, str) else (item.key, item.name) for item in entries)
+    return [
+        f"auth.api_keys[{index}]" + (f" ({name})" if name else "")
+        for index, (key, name) in enumerate(keys)
+        if key and not key.startswith(f"{HASH_SCHEME}:") and len(key) < fewer_than
+    ]
 
 
 def new_key() -> tuple[str, str]:
@@ -156,7 +222,7 @@ def hash_key(key: str) -> str:
 
 def owner_of(key: bytes) -> str:
     """The owner behind a key without a name: 48 bits that tell keys apart and are far too few to recover one."""
-    return "key-" + hashlib.sha256(b"headrace owner\0" + key).hexdigest()[:12]
+    return DIGEST_PREFIX + hashlib.sha256(b"headrace owner\0" + key).hexdigest()[:12]
 
 
 def _digest(salt: bytes, key: bytes) -> bytes:
@@ -166,18 +232,42 @@ def _digest(salt: bytes, key: bytes) -> bytes:
 def _entry(item: str | KeyEntry, index: int) -> _Entry:
     if isinstance(item, str):
         item = KeyEntry(hash=item) if item.startswith(f"{HASH_SCHEME}:") else KeyEntry(key=item)
-    parts = _HASH.fullmatch(item.hash or hash_key(item.key))
-    if parts is None:
-        raise BadKeyEntry(f"auth.api_keys[{index}]: not a hash made by `headrace keys`")
-    if item.name.startswith(("key-", "cn:")) or item.name == SHARED_OWNER:
-        raise BadKeyEntry(f"auth.api_keys[{index}].name: must not begin with key- or cn:, nor be {SHARED_OWNER}")
-    return _Entry(
-        name=item.name,
-        salt=bytes.fromhex(parts["salt"]),
-        digest=bytes.fromhex(parts["digest"]),
-        publish=_scope(item.publish, item.subscribe),
-        subscribe=_scope(item.subscribe, item.publish),
-    )
+    if item.hash:
+        parts = _HASH.fullmatch(item.hash)
+        if parts is None:
+            raise BadKeyEntry(f"auth.api_keys[{index}]: not a hash made by `headrace keys`")
+        salt, digest = bytes.fromhex(parts["salt"]), bytes.fromhex(parts["digest"])
+    else:
+        key = item.key.encode()
+        salt = hmac.digest(_PLAIN_SALT, key, HASH_SCHEME)[:SALT_SIZE]  # the same each time the file is read anew
+        digest = _digest(salt, key)
+    _check_name(item.name, f"auth.api_keys[{index}].name")
+    publish, subscribe = _scope(item.publish, item.subscribe), _scope(item.subscribe, item.publish)
+    return _Entry(item.name, salt, digest, publish, subscribe)
+
+
+def _named(entries: Iterable[CertificateEntry]) -> list[Identity]:
+    named: dict[str, Identity] = {}
+    for index, item in enumerate(entries):
+        place = f"auth.certificates[{index}].name"
+        _check_name(item.name, place)
+        if item.name in named:
+            raise BadKeyEntry(f"{place}: an earlier entry names {item.name!r}; keep one of them")
+        named[item.name] = _certified(
+            item.name, _scope(item.publish, item.subscribe), _scope(item.subscribe, item.publish)
+        )
+    return list(named.values())
+
+
+def _certified(name: str, publish: Scope, subscribe: Scope) -> Identity:
+    return Identity(name, publish, subscribe, CERTIFICATE + name)
+
+
+def _check_name(name: str, place: str) -> None:
+    """Raises BadKeyEntry for a name that others have: callers without a key, keys without a name, what all share."""
+    if name.startswith(RESERVED_PREFIXES) or name in RESERVED_NAMES:
+        words = ", ".join((*(f"{prefix}…" for prefix in RESERVED_PREFIXES), *RESERVED_NAMES))
+        raise BadKeyEntry(f"{place}: {name!r} is taken by the broker itself, as are {words}; choose another")
 
 
 def _scope(own: tuple[str, ...] | None, other: tuple[str, ...] | None) -> Scope:

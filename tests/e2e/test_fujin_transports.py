@@ -286,7 +286,7 @@ async def test_the_identity_is_the_certificate_s(tmp_path: Path, door: str) -> N
     server = str(authority.issue_for_a_server())
     tls = {"cert": server, "key": server, "client_ca": str(authority.path)}
     keys = [KEY, {"name": "alice", "key": "secret", "publish": ["orders"], "subscribe": []}]
-    async with broker(listen=OPEN | {"http": ""}, tls=tls, auth={"api_keys": keys}) as node:
+    async with broker(listen=OPEN | {"http": ""}, tls=tls, auth={"api_keys": keys, "certificates": ["bob"]}) as node:
         for name, allowed in (("alice", False), ("bob", True)):
             security = Security(ca=authority.path, cert=authority.issue(name))
             async with await FujinClient.connect(node.endpoints[door], security=security) as client:

@@ -237,7 +237,8 @@ async def test_client_certificates_are_identities(tmp_path: Path) -> None:
     server = str(authority.issue_for_a_server())
     tls = {"cert": server, "key": server, "client_ca": str(authority.path)}
     keys = [{"name": "reader", "key": "r", "subscribe": ["q"]}]
-    async with broker(listen=OPEN | {"http": ""}, auth={"api_keys": keys}, tls=tls) as node:
+    auth = {"api_keys": keys, "certificates": ["worker-1"]}
+    async with broker(listen=OPEN | {"http": ""}, auth=auth, tls=tls) as node:
         url = node.endpoints["grpc"]
         assert url.startswith("grpcs://")
 

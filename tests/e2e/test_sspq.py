@@ -15,7 +15,7 @@ from headrace.protocols.sspq.client import ConnectionLost, Declined, SspqClient
 from headrace.server.node import Node
 from headrace.server.tcp import Connection
 from headrace.server.tls import client_context
-from headrace.testing import broker
+from headrace.testing import KEY, broker
 from tests.harness.peer import publish
 from tests.harness.served import served
 from tests.harness.sspq import (
@@ -272,7 +272,8 @@ async def test_an_address_others_can_reach_needs_certificates_or_a_word(tmp_path
     authority = Authority(tmp_path, "ours")
     server = str(authority.issue("localhost"))
     tls = {"cert": server, "key": server, "client_ca": str(authority.path)}
-    async with broker(listen=everywhere, tls=tls) as node:
+    auth = {"api_keys": [KEY], "certificates": ["worker"]}
+    async with broker(listen=everywhere, tls=tls, auth=auth) as node:
         port = node.endpoints["sspq"].rpartition(":")[2]
         assert node.endpoints["sspq"].startswith("tls://")
         known = client_context(authority.path, cert=authority.issue("worker"))
@@ -292,7 +293,7 @@ async def test_a_certificates_scopes_are_held(tmp_path: Path) -> None:
     server = str(authority.issue("localhost"))
     tls = {"cert": server, "key": server, "client_ca": str(authority.path)}
     keys = [{"name": "sender", "key": "unused", "publish": ["sspq"]}]
-    async with broker(listen=OPEN, tls=tls, auth={"api_keys": keys}) as node:
+    async with broker(listen=OPEN, tls=tls, auth={"api_keys": keys, "certificates": ["worker"]}) as node:
         sender, worker = (client_context(authority.path, cert=authority.issue(name)) for name in ("sender", "worker"))
         for context in (sender, worker):
             context.check_hostname = False

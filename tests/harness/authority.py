@@ -36,10 +36,12 @@ class Authority:
         ca: bool = False,
         usage: x509.ObjectIdentifier | None = None,
         hosts: tuple[str, ...] = (),
+        also: tuple[str, ...] = (),
     ) -> Path:
-        """A file of a certificate, those above it but for the root, and the private key."""
+        """A file of a certificate, those above it but for the root, and the private key; `also`: more common names."""
         key = key or ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
+        names = [each for each in (name, *also) if each]
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each) for each in names])
         chain = self._signed(subject, key, ca=ca, expired=expired, usage=usage, hosts=hosts)
         above: Authority | None = self
         while above is not None and above.issuer is not None:
@@ -48,7 +50,7 @@ class Authority:
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        path = self.directory / f"{name or 'nobody'}-by-{self.path.name}"
+        path = self.directory / f"{'+'.join(names).replace('/', '_') or 'nobody'}-by-{self.path.name}"
         path.write_bytes(chain + pem)
         return path
 

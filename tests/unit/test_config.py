@@ -190,6 +190,11 @@ def test_routes_are_pairs_of_texts_in_a_file_and_in_the_environment(tmp_path: Pa
         ('[auth]\napi_keys = [{name = "x"}]', "auth.api_keys[0].hash", "exactly one"),
         ('[auth]\napi_keys = [{nmae = "x"}]', "auth.api_keys[0].nmae", "did you mean auth.api_keys[0].name?"),
         ('[auth]\napi_keys = "k"', "auth.api_keys", "expected a list"),
+        ('[auth]\ncertificates = "k"', "auth.certificates", "expected a list"),
+        ("[auth]\ncertificates = [1]", "auth.certificates[0]", "expected a table"),
+        ('[auth]\ncertificates = [""]', "auth.certificates[0].name", "length >= 1"),
+        ("[[auth.certificates]]\npublish = []", "auth.certificates[0].name", "common name"),
+        ('[auth]\ncertificates = [{name = "x", key = "k"}]', "auth.certificates[0].key", "unknown key"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_file_and_the_way_out(tmp_path: Path, text: str, key: str, hint: str) -> None:

@@ -24,7 +24,7 @@ from headrace.cli.options import (
 from headrace.cli.output import Output
 from headrace.cli.printing import Printer
 from headrace.cli.render import number
-from headrace.cli.rules import check_options, check_topic
+from headrace.cli.rules import check_options, check_topic, tell_unused_key
 from headrace.cli.target import AsJson, Target, talks_to_broker
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def consume(
 
     printer = Printer(Output(as_json=as_json), template)
     check_topic(protocol, topic, target.sspq_topic)
+    tell_unused_key(protocol, target.key)
     asked = Incoming(
         topic=topic,
         count=count,

@@ -39,13 +39,17 @@ def new(name: Name = "", publish: Globs = None, subscribe: FromGlobs = None, as_
 @app.command("hash")
 def hash_command(name: Name = "", publish: Globs = None, subscribe: FromGlobs = None, as_json: AsJson = False) -> None:
     """Hash a key read from standard input, for the configuration."""
-    from headrace.auth import hash_key
+    from headrace.auth import KEY_SIZE_MIN, KEY_SIZE_SAFE, hash_key
 
     key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
     if not key:
         raise Failure("no key on standard input", "For example: `headrace keys hash < keyfile`.")
+    output = Output(as_json=as_json)
+    if len(key) < KEY_SIZE_SAFE:
+        how = "can be found out by trying" if len(key) < KEY_SIZE_MIN else "may be guessed"
+        output.note(f"a key of {len(key)} characters {how}; `headrace keys new` makes one that nobody can guess")
     entry = entry_for(hash_key(key), name, publish, subscribe)
-    Output(as_json=as_json).document({"entry": entry}, [escaped(toml_line(entry))])
+    output.document({"entry": entry}, [escaped(toml_line(entry))])
 
 
 def entry_for(

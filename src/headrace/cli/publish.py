@@ -31,7 +31,7 @@ from headrace.cli.options import (
     Topic,
 )
 from headrace.cli.output import Meter, Output, escaped, progress
-from headrace.cli.rules import check_options, check_topic, headers_of
+from headrace.cli.rules import check_options, check_topic, headers_of, tell_unused_key
 from headrace.cli.target import AsJson, Target, talks_to_broker
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def publish(
 
     source = Source(messages or [], _input(messages, file), count, rate)
     check_topic(protocol, topic, target.sspq_topic)
+    tell_unused_key(protocol, target.key)
     asked = Outgoing(
         topic=topic,
         qos=1 if qos is None else qos,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import typer
 
 from headrace.cli.doors import PROTOCOLS
+from headrace.cli.output import Output
+from headrace.cli.target import DEV_KEY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,18 @@ RULES: Mapping[str, Rule] = {
     "--push": Rule(protocols=("fujin", "grpcq"), about="messages pushed to a reader"),
     "--pull": Rule(protocols=("fujin", "grpcq"), about="messages fetched in portions"),
 }
+
+
+KEYLESS = {"sspq": "SSPQ", "fujin": "Fujin"}
+
+
+def tell_unused_key(protocol: str, key: str) -> None:
+    """Say so when a key was given that nobody will look at: what follows is no sign that it is good."""
+    if protocol in KEYLESS and key != DEV_KEY:
+        Output().note(
+            f"{KEYLESS[protocol]} has no keys: the one given is not sent and not checked; "
+            "a client certificate (--cert) says who is there, if the broker asks for one"
+        )
 
 
 def check_options(protocol: str, given: Mapping[str, object]) -> None:

@@ -108,9 +108,11 @@ class Target:
         if found is None:
             known = ", ".join(f"{k} at {v}" for k, v in self.endpoints.items()) or "none"
             scheme = SCHEMES[names[0]][0]
+            closed = " If it is, the broker may have closed it for want of keys: its first lines say who may come in."
             raise Failure(
                 f"this needs the broker's {names[0]} listener; {self.source} names none (known: {known})",
-                f"Give its address with --endpoint {scheme}://host:port, or switch it on under [listen].",
+                f"Give its address with --endpoint {scheme}://host:port, or switch it on under [listen]."
+                + closed * (names[0] in ("sspq", "fujin")),
             )
         return found
 

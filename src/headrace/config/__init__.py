@@ -9,6 +9,7 @@ from headrace.config.load import DEV_KEY, dev, environment_name, known_keys, loa
 from headrace.config.sections import (
     AuthSection,
     BrokerSection,
+    CertificateEntry,
     Config,
     FlightSection,
     FujinSection,
@@ -29,6 +30,7 @@ __all__ = [
     "Address",
     "AuthSection",
     "BrokerSection",
+    "CertificateEntry",
     "Config",
     "ConfigError",
     "FlightSection",

@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.config.address import Address, parse_address
 from headrace.config.errors import BadValue, ConfigError, KeyPath, dotted, suggestion
-from headrace.config.sections import KeyEntry, Section
+from headrace.config.sections import CertificateEntry, KeyEntry, Section
 
 S = TypeVar("S", bound=Section)
 
@@ -54,6 +54,8 @@ def _convert(hint: Any, value: object, path: KeyPath) -> object:
         return _address(value, path)
     if KeyEntry in get_args(get_args(hint)[0] if get_origin(hint) is tuple else hint):
         return _keys(value, path)
+    if CertificateEntry in get_args(hint):
+        return _certificates(value, path)
     return _plain(hint, value, path)
 
 
@@ -99,6 +101,22 @@ def _keys(value: object, path: KeyPath) -> tuple[str | KeyEntry, ...]:
             found.append(build(KeyEntry, item, (*path, f"[{index}]")))
         else:
             raise ConfigError(dotted((*path, f"[{index}]")), "expected a key, a hash or a table")
+    return tuple(found)
+
+
+def _certificates(value: object, path: KeyPath) -> tuple[CertificateEntry, ...]:
+    """Names of certificates, or tables with a name."""
+    if isinstance(value, Text):
+        value = _items(value, path)
+    if not isinstance(value, list | tuple):
+        raise ConfigError(dotted(path), f"expected a list, got {_type_name(value)}")
+    tables = [{"name": item} if isinstance(item, str) else item for item in value]
+    found = []
+    for index, table in enumerate(tables):
+        place = (*path, f"[{index}]")
+        if isinstance(table, Mapping) and "name" not in table:
+            raise ConfigError(dotted((*place, "name")), "an entry needs the certificate's common name")
+        found.append(build(CertificateEntry, table, place))
     return tuple(found)
 
 

@@ -66,10 +66,12 @@ def dev(config: Config, data_dir: Path | str | None = None) -> Config:
     return replace(
         config,
         data_dir=str(data_dir) if data_dir is not None else config.data_dir,
-        auth=AuthSection(api_keys=keys),
+        auth=AuthSection(api_keys=keys, certificates=config.auth.certificates),
         http=replace(config.http, allow_unauthenticated=True),
         flight=replace(config.flight, allow_unauthenticated=True),
         grpcq=replace(config.grpcq, allow_unauthenticated=True),
+        sspq=replace(config.sspq, allow_unauthenticated=True),
+        fujin=replace(config.fujin, allow_unauthenticated=True),
     )
 
 

@@ -120,17 +120,26 @@ class KeyEntry(Section, frozen=True, kw_only=True):
         return f"KeyEntry(name={self.name!r}, publish={self.publish!r}, subscribe={self.subscribe!r})"
 
 
+class CertificateEntry(Section, frozen=True, kw_only=True):
+    """One client certificate that gets in without a key: its common name, and topics as in a KeyEntry."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    publish: tuple[str, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
+
+
 class AuthSection(Section, frozen=True, kw_only=True):
-    """Who gets in. Empty: nobody."""
+    """Who gets in. Empty: nobody. An entry of `api_keys` with a name also names the certificate of that name."""
 
     api_keys: tuple[str | KeyEntry, ...] = ()
+    certificates: tuple[CertificateEntry, ...] = ()
 
     def __repr__(self) -> str:
-        return f"AuthSection({len(self.api_keys)} keys)"
+        return f"AuthSection({len(self.api_keys)} keys, {len(self.certificates)} certificates)"
 
 
 class TlsSection(Section, frozen=True, kw_only=True):
-    """Certificate files; with `client_ca` every client must show a certificate signed by it."""
+    """Certificate files; with `client_ca` every client must show a certificate signed by it, which an entry names."""
 
     cert: str = ""
     key: str = ""

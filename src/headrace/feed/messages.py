@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from headrace.config import KeyEntry
+from headrace.config import CertificateEntry, KeyEntry
 from headrace.model.errors import HeadraceError
 
 LINE_SIZE_MAX = 64 << 20
@@ -50,6 +50,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="open"
     key: str = ""
     client_ca: str = ""
     api_keys: tuple[str | KeyEntry, ...] = ()
+    certificates: tuple[CertificateEntry, ...] = ()
     allow_unauthenticated: bool = False
 
     def __repr__(self) -> str:
@@ -57,9 +58,10 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="open"
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="keys"):
-    """Take these API keys from now on."""
+    """Take these API keys and certificates from now on."""
 
     api_keys: tuple[str | KeyEntry, ...]
+    certificates: tuple[CertificateEntry, ...] = ()
 
     def __repr__(self) -> str:
         return f"Keys({len(self.api_keys)})"

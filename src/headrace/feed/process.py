@@ -41,7 +41,7 @@ class Process:
                 if isinstance(message, Open) and self._server is None and not self._open(message):
                     return 1
                 if isinstance(message, Keys) and self._access is not None:
-                    self._access.keyring = Keyring.from_settings(message.api_keys)
+                    self._access.keyring = Keyring.from_settings(message.api_keys, message.certificates)
         except (BadLine, BadKeyEntry) as error:
             log.error("feed.nonsense", extra={"cause": str(error)})
             return 1
@@ -51,7 +51,8 @@ class Process:
         """Serve the log; whether that worked, which the broker is told."""
         try:
             self._access = Access(
-                Keyring.from_settings(opening.api_keys), allow_unauthenticated=opening.allow_unauthenticated
+                Keyring.from_settings(opening.api_keys, opening.certificates),
+                allow_unauthenticated=opening.allow_unauthenticated,
             )
             disk = OsDisk()
             follower = Follower(Path(opening.log), disk)

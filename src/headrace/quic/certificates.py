@@ -75,10 +75,10 @@ class Authorities:
             builder.build_client_verifier().verify(leaf, others)
         except VerificationError as error:
             raise CertificateRefused(str(error)) from None
-        names = leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        if not names or not names[0].value:
-            raise CertificateRefused("the certificate has no common name")
-        return str(names[0].value)
+        name = _common_name(leaf)
+        if name is None:
+            raise CertificateRefused("the certificate has no common name, or more than one")
+        return name
 
     def check_server(self, chain: Sequence[bytes], host: str, now: datetime.datetime) -> None:
         """Return if this chain belongs to the server at `host`, a name or an address.
@@ -95,6 +95,16 @@ class Authorities:
     def _policy(self, leaf: ExtensionPolicy, now: datetime.datetime) -> PolicyBuilder:
         builder = PolicyBuilder().store(self._store).time(now).max_chain_depth(CHAIN_LENGTH_MAX)
         return builder.extension_policies(ca_policy=_AUTHORITY, ee_policy=leaf)
+
+
+def common_name_of(pem: bytes) -> str | None:
+    """The common name of the subject of a certificate in PEM; None without one, or with several."""
+    return _common_name(x509.load_pem_x509_certificate(pem))
+
+
+def _common_name(certificate: x509.Certificate) -> str | None:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) or None if len(names) == 1 else None
 
 
 def _subject(host: str) -> x509.DNSName | x509.IPAddress:

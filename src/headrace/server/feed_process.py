@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.config import KeyEntry
+from headrace.config import AuthSection
 from headrace.feed.messages import Keys, Open
 from headrace.model.errors import HeadraceError
 from headrace.server.channel import Answer, Channel
@@ -60,12 +60,13 @@ class FeedProcess:
         self._supervisor = asyncio.create_task(self._supervise(answer), name="feed-supervisor")
         return port
 
-    def take_keys(self, api_keys: Sequence[str | KeyEntry]) -> None:
-        """Other API keys from now on."""
+    def take_keys(self, auth: AuthSection) -> None:
+        """Other API keys and certificates from now on."""
+        keys, certificates = auth.api_keys, auth.certificates
         if self._opening is not None:
-            self._opening = msgspec.structs.replace(self._opening, api_keys=tuple(api_keys))
+            self._opening = msgspec.structs.replace(self._opening, api_keys=keys, certificates=certificates)
         if self._channel is not None:
-            self._channel.send(Keys(api_keys=tuple(api_keys)))
+            self._channel.send(Keys(api_keys=keys, certificates=certificates))
 
     async def stop(self, timeout_s: float) -> None:
         """Let requests under way be answered, then end the process."""

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from headrace.auth import ANONYMOUS, Identity, Keyring
 from headrace.config import Address, Config, ConfigError, TlsSection
 from headrace.protocols.fujin import Dialect, FujinSession, FujinSettings, WriteHeaders
 from headrace.quic.certificates import Authorities, CertificateFileError
 from headrace.quic.connection import Certificate, configuration
 from headrace.server.conversation import Terms
 from headrace.server.dev_certificate import dev_certificate
-from headrace.server.doors import check_callers, identify
+from headrace.server.doors import Entrance, check_callers
 from headrace.server.engine import Engine
 from headrace.server.quic import QuicLimits, QuicListener
 from headrace.server.quic_peer import PeerTerms
@@ -25,7 +24,7 @@ ALPN = "fujin"
 
 def quic_door(config: Config, address: Address, engine: Engine, terms: Terms) -> QuicListener:
     """Fujin over QUIC. Raises ConfigError, or TlsError naming a certificate file."""
-    _check("fujin", config, address)
+    check_callers(config, "fujin", address)
     tls = certificate(config, "fujin", address)
     fujin, limits = config.fujin, config.limits
     try:
@@ -44,7 +43,7 @@ def quic_door(config: Config, address: Address, engine: Engine, terms: Terms) ->
     )
     peers = PeerTerms(
         streams=streams,
-        identify=partial(_named, terms.keyring),
+        entrance=Entrance.of(config, "fujin", address, terms.keyring),
         ping_interval_s=fujin.ping_interval_s,
         ping_timeout_s=fujin.ping_timeout_s,
         handshake_timeout_s=limits.auth_timeout_s,
@@ -59,7 +58,7 @@ def quic_door(config: Config, address: Address, engine: Engine, terms: Terms) ->
 
 def tls_door(config: Config, address: Address, engine: Engine, terms: Terms, bounds: TcpLimits) -> TcpListener:
     """Fujin over TCP, one stream a connection. Raises ConfigError, or TlsError naming a certificate file."""
-    _check("fujin_tcp", config, address)
+    check_callers(config, "fujin_tcp", address)
     tls = server_context(certificate(config, "fujin_tcp", address))
     return TcpListener(
         "fujin_tcp",
@@ -68,7 +67,7 @@ def tls_door(config: Config, address: Address, engine: Engine, terms: Terms, bou
         terms,
         bounds,
         tls,
-        partial(identify, terms.keyring),
+        Entrance.of(config, "fujin_tcp", address, terms.keyring).identify,
         stop_timeout_s=config.fujin.stop_timeout_s,
     )
 
@@ -104,17 +103,3 @@ def certificate(config: Config, name: str, address: Address) -> TlsSection:
         raise ConfigError(f"listen.{name}", f"{address} can be reached from other machines: set tls.cert and tls.key")
     cert, key = dev_certificate(Path(config.data_dir), now=datetime.datetime.now(datetime.UTC))
     return TlsSection(cert=str(cert), key=str(key))
-
-
-def _check(name: str, config: Config, address: Address) -> None:
-    check_callers(
-        name,
-        address,
-        certificates=bool(config.tls.client_ca),
-        allow_unauthenticated=config.fujin.allow_unauthenticated,
-        section="fujin",
-    )
-
-
-def _named(keyring: Callable[[], Keyring], common_name: str | None) -> Identity:
-    return ANONYMOUS if common_name is None else keyring().certified(common_name)

@@ -4,8 +4,10 @@ Calls are taken and answered as bytes, so that no message of a batch becomes an 
 is turned away before its request is read.
 """
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,6 +23,8 @@ from headrace.model.errors import BrokerError, Code
 from headrace.protocols.grpcq.deliveries import encoded
 from headrace.protocols.grpcq.errors import STATUS
 from headrace.protocols.grpcq.queues_pb2 import AckRequest, ConsumeRequest, NackRequest, Refusal, SettleResponse
+from headrace.quic.certificates import common_name_of
+from headrace.server.doors import REVOKED, unnamed
 from headrace.server.grpc_queues import Failure, Queues
 from headrace.server.grpc_stream import StreamCall
 from headrace.server.tls import TlsError
@@ -72,8 +76,8 @@ class GrpcListener:
             maximum_concurrent_rpcs=CALLS_MAX,
         )
         certified = tls is not None and bool(tls.client_ca)
-        door = _Door(queues, keyring, allow_unauthenticated, certified, write_timeout_s)
-        self._server.add_generic_rpc_handlers((door,))
+        self._door = _Door(queues, keyring, allow_unauthenticated, certified, write_timeout_s)
+        self._server.add_generic_rpc_handlers((self._door,))
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address really bound.
@@ -90,6 +94,10 @@ class GrpcListener:
             raise OSError(f"cannot listen for gRPC on {address}: {error}") from None
         await self._server.start()
         return host, bound
+
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """End the calls of whoever came in by a key or certificate that is not good any more."""
+        self._door.revoke(still_valid)
 
     def stop_listening(self) -> None:
         """Take no new calls and let nobody wait; streams end once their peer holds nothing."""
@@ -117,6 +125,7 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._certified = certified
         self._write_timeout_s = write_timeout_s
         self._numbers = count(1)
+        self._calls: dict[asyncio.Task[Any], Identity] = {}
         self._unary: dict[str, Behaviour] = {
             f"/{SERVICE}/Publish": self._publish,
             f"/{SERVICE}/Consume": self._consume,
@@ -159,14 +168,27 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             raise BrokerError(Code.UNAUTHENTICATED, "a key is needed: authorization: Bearer <key>")
         return ANONYMOUS
 
-    def _certificate(self, context: Context) -> Identity:
-        names = context.auth_context().get("x509_common_name", ())
-        return self._keyring().certified(names[0].decode()) if names else ANONYMOUS
+    def _caller(self, identity: Identity | None, context: Context) -> Identity:
+        """Who calls: by the key, or by the certificate, which must be named either way.
+
+        Raises BrokerError(UNAUTHENTICATED).
+        """
+        if not self._certified:
+            assert identity is not None
+            return identity
+        shown = context.auth_context().get("x509_pem_cert", ())
+        name = common_name_of(shown[0]) if shown else None
+        found = self._keyring().certified(name)
+        if found is None:
+            log.warning("grpc.refused", extra={"session": context.peer(), "cause": unnamed(name)})
+            raise BrokerError(Code.UNAUTHENTICATED, unnamed(name))
+        return identity or found
 
     async def _call(self, behaviour: Behaviour, identity: Identity | None, request: bytes, context: Context) -> bytes:
         """One unary call, its errors as statuses."""
         try:
-            return await behaviour(identity or self._certificate(context), request)
+            with self._under_way(self._caller(identity, context)) as who:
+                return await behaviour(who, request)
         except BrokerError as error:
             await context.abort(STATUS[error.code], error.detail)
             raise AssertionError("abort does not return") from error
@@ -191,13 +213,39 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _stream(self, identity: Identity | None, requests: AsyncIterator[bytes], context: Context) -> None:
         session = f"grpc-{next(self._numbers)}"
-        who = identity or self._certificate(context)
-        log.debug("grpc.stream_opened", extra={"session": session, "peer": context.peer(), "owner": who.owner})
         try:
-            await StreamCall(self._queues, who, context.write, self._write_timeout_s).run(aiter(requests))
+            who = self._caller(identity, context)
+            log.debug("grpc.stream_opened", extra={"session": session, "peer": context.peer(), "owner": who.owner})
+            with self._under_way(who):
+                await StreamCall(self._queues, who, context.write, self._write_timeout_s).run(aiter(requests))
         except BrokerError as error:
             log.info("grpc.stream_refused", extra={"session": session, "cause": error.detail})
             await context.abort(STATUS[error.code], error.detail)
+
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """End the calls of others."""
+        for call, identity in list(self._calls.items()):
+            if not still_valid(identity):
+                call.cancel(REVOKED)
+
+    @contextlib.contextmanager
+    def _under_way(self, identity: Identity) -> Iterator[Identity]:
+        """Have a call ended when its caller is let in no more.
+
+        Raises BrokerError(UNAUTHENTICATED) then.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls[task] = identity
+        try:
+            yield identity
+        except asyncio.CancelledError as error:
+            if error.args != (REVOKED,):
+                raise
+            task.uncancel()
+            raise BrokerError(Code.UNAUTHENTICATED, REVOKED) from None
+        finally:
+            del self._calls[task]
 
     async def _health(self, request: bytes, context: Context) -> bytes:
         return NOT_SERVING if self._queues.draining or not self._queues.engine.ready else SERVING

@@ -4,9 +4,10 @@ Knows keys, origins and sizes; nothing of topics or the broker.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,15 +15,15 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.auth import Identity, Keyring
+from headrace.auth import ANONYMOUS, Identity, Keyring
 from headrace.config import HttpSection
+from headrace.server.doors import unnamed
 from headrace.server.replies import failure
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 METRICS_PATH = "/metrics"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 BODY_TIMEOUT_S = 10.0
-ANONYMOUS = "anonymous"
 SECURITY_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -45,8 +46,12 @@ class Refusal(Exception):
 class Guard:
     """The outermost layer of the application. Behind it `identity_of(scope)` says who is asking."""
 
-    def __init__(self, app: ASGIApp, keyring: Callable[[], Keyring], settings: HttpSection) -> None:
+    def __init__(
+        self, app: ASGIApp, keyring: Callable[[], Keyring], settings: HttpSection, *, certified: bool = False
+    ) -> None:
+        """`certified`: every caller has shown a certificate, which must be named."""
         self._app = app
+        self._certified = certified
         self._keyring = keyring
         self._settings = settings
         self._numbers = count(1)
@@ -68,8 +73,9 @@ class Guard:
             await send(message)
 
         try:
-            self._admit(scope)
-            await self._app(scope, _Body(receive, self._settings.body_max), respond)
+            asking = self._admit(scope)
+            with _asks(scope, asking):
+                await self._app(scope, _Body(receive, self._settings.body_max), respond)
         except Refusal as refusal:
             reply = failure(refusal.status, str(refusal))
             if refusal.status == 401:
@@ -80,17 +86,31 @@ class Guard:
         about = {"session": session, "peer": peer, "method": scope["method"], "path": scope["path"], "status": status}
         log.log(level, "http.request", extra=about)
 
-    def _admit(self, scope: Scope) -> None:
-        """Set the request's identity, or refuse it."""
+    def _admit(self, scope: Scope) -> list[Identity]:
+        """Set the request's identity, or refuse it; whose keys and certificates let it in."""
         headers = Headers(scope=scope)
-        scope["headrace.identity"] = self._identify(scope["path"], headers)
+        certificate = self._certificate(scope)
+        scope["headrace.identity"] = identity = self._identify(scope["path"], headers, certificate)
         if scope["method"] not in SAFE_METHODS:
             _check_origin(scope["scheme"], headers)
         announced = headers.get("content-length", "0")
         if announced.isdigit() and int(announced) > self._settings.body_max:
             raise Refusal(413, f"the body is larger than {self._settings.body_max} bytes")
+        return [each for each in (identity, certificate) if each is not None]
 
-    def _identify(self, path: str, headers: Headers) -> Identity | None:
+    def _certificate(self, scope: Scope) -> Identity | None:
+        """Whose certificate the connection was made with, where one is asked for."""
+        if not self._certified:
+            return None
+        name = scope["headrace.peer"].certificate
+        found = self._keyring().certified(name)
+        if found is None:
+            cause = unnamed(name)
+            log.warning("http.refused", extra={"session": scope["headrace.session"], "cause": cause})
+            raise Refusal(403, cause)
+        return found
+
+    def _identify(self, path: str, headers: Headers, certificate: Identity | None) -> Identity | None:
         presented = headers.get("authorization")
         if presented is not None:
             scheme, _, key = presented.partition(" ")
@@ -104,7 +124,7 @@ class Guard:
             raise Refusal(401, "a key is needed: authorization: Bearer <key>")
         if _can_be_rebound(headers.get("host", "")) or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             raise Refusal(403, "without a key only requests to localhost or a plain address are taken")
-        return Identity(ANONYMOUS)
+        return certificate or ANONYMOUS
 
 
 class _Body:
@@ -129,6 +149,20 @@ class _Body:
             raise Refusal(413, f"the body is larger than {self._limit} bytes")
         self._complete = not message.get("more_body", False)
         return message
+
+
+@contextlib.contextmanager
+def _asks(scope: Scope, identities: list[Identity]) -> Iterator[None]:
+    """Have the connection know on whose behalf it is used while a request is in hand."""
+    peer = scope.get("headrace.peer")
+    if peer is None:
+        yield
+        return
+    peer.asking = identities
+    try:
+        yield
+    finally:
+        peer.asking = []
 
 
 def identity_of(scope: Scope) -> Identity:

@@ -14,11 +14,11 @@ from starlette.types import ASGIApp
 from headrace.auth import Keyring
 from headrace.config import HttpSection
 from headrace.kernels import compiled
-from headrace.model.errors import BrokerError
+from headrace.model.errors import BrokerError, Code
 from headrace.server.api import Api
 from headrace.server.engine import Engine
 from headrace.server.grpc_queues import Queues
-from headrace.server.guard import METRICS_PATH, Guard
+from headrace.server.guard import METRICS_PATH, Guard, identity_of
 from headrace.server.marks import Marks
 from headrace.server.metrics import Metrics
 from headrace.server.queues import queue_routes
@@ -36,10 +36,14 @@ def build_app(
     settings: HttpSection,
     queues: Queues | None = None,
     marks: Marks | None = None,
+    *,
+    certified: bool = False,
+    reload: Callable[[], str] | None = None,
 ) -> ASGIApp:
     """The application for one engine; `keyring` is asked at every request, so that reloaded keys count at once.
 
     With `queues` it also has grpcq's publish endpoint. `marks` are shared with others who redrive dead letters.
+    `certified`: callers must have shown a certificate that is named. `reload` reads the keys anew.
     """
     probes = _Probes(engine, Metrics(engine, topics_max=settings.metrics_topics_max, kernels_compiled=compiled()))
     app = Starlette(
@@ -49,6 +53,7 @@ def build_app(
             Route(METRICS_PATH, probes.metrics),
             *Api(engine, probes.not_ready, marks).routes(),
             *(queue_routes(queues) if queues is not None else ()),
+            *((Route("/api/keys/reload", _Reload(reload).run, methods=["POST"]),) if reload is not None else ()),
         ],
         exception_handlers={
             HTTPException: _http_failure,
@@ -56,7 +61,7 @@ def build_app(
             Exception: _broken,
         },
     )
-    return Guard(app, keyring, settings)
+    return Guard(app, keyring, settings, certified=certified)
 
 
 class _Probes:
@@ -86,6 +91,22 @@ class _Probes:
         if not self._engine.ready:
             return "starting or draining"
         return "the log cannot be written" if self._engine.log.failing is not None else None
+
+
+class _Reload:
+    """Has the keys read anew, for whoever may do everything and has shown so."""
+
+    def __init__(self, reload: Callable[[], str]) -> None:
+        self._reload = reload
+
+    async def run(self, request: Request) -> Response:
+        """Read the configuration's `[auth]` anew, as SIGHUP does; who is not in it any more is cut off."""
+        identity = identity_of(request.scope)
+        if not identity.credential or not identity.is_unrestricted:
+            raise BrokerError(Code.FORBIDDEN, "only a key or certificate that may do everything may have keys reloaded")
+        if cause := self._reload():
+            return failure(409, f"the old keys stay: {cause}")
+        return document({"status": "reloaded"})
 
 
 async def _http_failure(request: Request, error: Exception) -> Response:

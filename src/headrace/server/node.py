@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from headrace.auth import Keyring
@@ -24,7 +25,7 @@ from headrace.protocols.blipmq.session import BlipmqSession
 from headrace.server.channel import FeedDesk
 from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
-from headrace.server.doors import check_callers, identify, sspq_sessions
+from headrace.server.doors import KEYLESS, Entrance, check_callers, check_keys, sspq_sessions
 from headrace.server.engine import Engine
 from headrace.server.feed_child import FeedChild, feed_installed
 from headrace.server.feed_process import FeedProcess
@@ -58,6 +59,9 @@ class Node:
         self.engine = engine
         self.feed = feed
         self.endpoints: dict[str, str] = {}
+        self.entrances: dict[str, Entrance] = {}
+        self.warnings: list[str] = []
+        self.reread: Callable[[], Config] | None = None
         self.queues = Queues(engine, queue_settings(config))
         self._keyring = keyring
         self._marks = Marks(engine.log)
@@ -75,15 +79,18 @@ class Node:
         disk: Disk | None = None,
         clock: Clock | None = None,
         feed_child: FeedChild | None = None,
+        reread: Callable[[], Config] | None = None,
     ) -> "Node":
         """Recover the log, open every listener, write endpoints.json.
 
         `disk` and `clock` are the real ones unless a test brings its own; `feed_child` is a feed process that runs.
+        `reread` reads the configuration anew, for its keys.
 
         Raises LogDamaged, StorageError (the disk fails, or another broker has the directory), ConfigError or
         OSError; nothing stays open then.
         """
-        keyring = Keyring.from_settings(config.auth.api_keys)
+        keyring = Keyring.from_settings(config.auth.api_keys, config.auth.certificates)
+        warnings = check_keys(config)
         data_dir = Path(config.data_dir)
         settings = config.log_settings()
         disk = disk or OsDisk()
@@ -97,6 +104,7 @@ class Node:
             engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
             engine.journal()
             node = cls(config, engine, keyring, Staging(data_dir / "staging", disk), feed)
+            node.warnings, node.reread = warnings, reread
             undo.pop_all()
         try:
             node.transactions.recover()
@@ -127,11 +135,36 @@ class Node:
         await self.engine.close(timeout_s)
 
     def reload_keys(self, config: Config) -> None:
-        """Take the API keys of a configuration read anew; connections that are in stay in."""
-        self._keyring = Keyring.from_settings(config.auth.api_keys)
+        """Take the keys and certificates of a configuration read anew; who would not get in any more is cut off.
+
+        Raises BadKeyEntry or ConfigError; the old ones stay then.
+        """
+        auth = config.auth
+        for warning in check_keys(msgspec.structs.replace(self.config, auth=auth)):
+            log.warning("keys.weak", extra={"cause": warning})
+        self._keyring = Keyring.from_settings(auth.api_keys, auth.certificates)
         if self.feed is not None:
-            self.feed.take_keys(config.auth.api_keys)
-        log.info("keys.reloaded", extra={"keys": len(config.auth.api_keys)})
+            self.feed.take_keys(auth)
+        for listener in self._listeners:
+            listener.revoke(self.entrances[listener.name].still_valid)
+        if self._http is not None:
+            self._http.revoke(self.entrances["http"].still_valid)
+        log.info("keys.reloaded", extra={"keys": len(auth.api_keys), "certificates": len(auth.certificates)})
+
+    def reload(self) -> str:
+        """Read the configuration anew for its keys; why that did not work, if it did not."""
+        assert self.reread is not None
+        try:
+            self.reload_keys(self.reread())
+        except (HeadraceError, OSError) as error:
+            log.error("keys.reload_failed", extra={"cause": str(error)})
+            return str(error)
+        return ""
+
+    def admissions(self) -> list[str]:
+        """Who may come in by which door, a line each, and what there is to be warned of."""
+        lines = [f"admits {name}: {entrance.described()}" for name, entrance in self.entrances.items()]
+        return lines + [f"warning: {warning}" for warning in self.warnings]
 
     async def _open_listeners(self) -> None:
         config, limits = self.config, self.config.limits
@@ -147,34 +180,44 @@ class Node:
             write_timeout_s=limits.write_timeout_s,
             auth_timeout_s=limits.auth_timeout_s,
         )
-        if config.listen.blipmq is not None:
+        if (at := self._opens("blipmq")) is not None:
             new_session = partial(BlipmqSession, limits.auth_failures_max)
             polled = replace(terms, stand_us=1000 * config.blipmq.poll_wait_ms)
-            listener = TcpListener("blipmq", self.engine, new_session, polled, bounds, tls)
-            await self._listen(listener, config.listen.blipmq)
-        if config.listen.sspq is not None:
-            allowed = config.sspq.allow_unauthenticated
-            check_callers(
-                "sspq", config.listen.sspq, certificates=bool(config.tls.client_ca), allow_unauthenticated=allowed
-            )
-            who = partial(identify, terms.keyring)
-            listener = TcpListener("sspq", self.engine, sspq_sessions(config), terms, bounds, tls, who)
-            await self._listen(listener, config.listen.sspq)
-        if config.listen.fujin is not None:
-            quic = quic_door(config, config.listen.fujin, self.engine, terms)
-            await self._listen(quic, config.listen.fujin, "quic")
-        if config.listen.fujin_tcp is not None:
-            listener = tls_door(config, config.listen.fujin_tcp, self.engine, terms, bounds)
-            await self._listen(listener, config.listen.fujin_tcp, "tls")
-        if config.listen.grpc is not None:
+            certify = self.entrances["blipmq"].by_certificate
+            listener = TcpListener("blipmq", self.engine, new_session, polled, bounds, tls, certify=certify)
+            await self._listen(listener, at)
+        if (at := self._opens("sspq")) is not None:
+            who = self.entrances["sspq"].identify
+            await self._listen(TcpListener("sspq", self.engine, sspq_sessions(config), terms, bounds, tls, who), at)
+        if (at := self._opens("fujin")) is not None:
+            await self._listen(quic_door(config, at, self.engine, terms), at, "quic")
+        if (at := self._opens("fujin_tcp")) is not None:
+            await self._listen(tls_door(config, at, self.engine, terms, bounds), at, "tls")
+        if (at := self._opens("grpc")) is not None:
             grpc = grpc_door(config, self.queues, terms.keyring)
-            await self._listen(grpc, config.listen.grpc, "grpcs" if tls else "grpc")
-        if config.listen.http is not None:
-            app = build_app(self.engine, lambda: self._keyring, config.http, self.queues, self._marks)
-            self._http = await serve_http(app, config.listen.http, config.tls if tls else None)
+            await self._listen(grpc, at, "grpcs" if tls else "grpc")
+        if (at := self._opens("http")) is not None:
+            app = build_app(
+                self.engine, terms.keyring, config.http, self.queues, self._marks,
+                certified=bool(config.tls.client_ca), reload=self.reload,
+            )  # fmt: skip
+            self._http = await serve_http(app, at, config.tls if tls else None)
             self.endpoints["http"] = _url("https" if tls else "http", self._http.address)
-        if config.listen.flight is not None and self.feed is not None:
-            await self._open_feed(self.feed, config.listen.flight)
+        if self.feed is not None and (at := self._opens("flight")) is not None:
+            await self._open_feed(self.feed, at)
+
+    def _opens(self, name: str) -> Address | None:
+        """Where to open this door; None if it is switched off, or nobody could come in by it.
+
+        Raises ConfigError.
+        """
+        address = self.config.listen.addresses().get(name)
+        if address is None:
+            return None
+        if name in KEYLESS:
+            check_callers(self.config, name, address)
+        self.entrances[name] = entrance = Entrance.of(self.config, name, address, lambda: self._keyring)
+        return None if entrance.closed else address
 
     async def _listen(self, listener: TcpListener | QuicListener | GrpcListener, at: Address, scheme: str = "") -> None:
         self._listeners.append(listener)
@@ -193,6 +236,7 @@ class Node:
             key=config.tls.key,
             client_ca=config.tls.client_ca,
             api_keys=config.auth.api_keys,
+            certificates=config.auth.certificates,
             allow_unauthenticated=config.flight.allow_unauthenticated,
         )
         port = await feed.open(opening, FeedDesk(self.engine, self.transactions).answer)
@@ -213,7 +257,7 @@ def run(
     reread: Callable[[], Config] | None = None,
     feed_child: FeedChild | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; SIGHUP reads the API keys anew through `reread`. The process's exit code."""
+    """Serve until SIGTERM or SIGINT; SIGHUP reads the keys anew through `reread`. The process's exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     return uvloop.run(_serve(config, accept_damage, reread or load, feed_child))
 
@@ -226,15 +270,17 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:
-        node = await Node.start(config, accept_damage=accept_damage, feed_child=feed_child)
+        node = await Node.start(config, accept_damage=accept_damage, feed_child=feed_child, reread=reread)
     except LogDamaged as error:
         sys.stderr.write(f"headrace: {error}\n")
         return 1
     gc.collect()
     gc.freeze()
-    loop.add_signal_handler(signal.SIGHUP, _reload, node, reread)
+    loop.add_signal_handler(signal.SIGHUP, node.reload)
     for name, url in node.endpoints.items():
         sys.stdout.write(f"listening {name} {url}\n")
+    for line in node.admissions():
+        sys.stdout.write(f"{line}\n")
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     log.info("node.ready", extra={"kernels": "compiled" if compiled() else "interpreted"})
@@ -242,13 +288,6 @@ async def _serve(
     log.info("node.draining")
     await node.stop()
     return 0
-
-
-def _reload(node: Node, reread: Callable[[], Config]) -> None:
-    try:
-        node.reload_keys(reread())
-    except HeadraceError as error:
-        log.error("keys.reload_failed", extra={"cause": str(error)})
 
 
 def _url(scheme: str, address: Address) -> str:

@@ -11,12 +11,14 @@ import contextlib
 import logging
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.packet import encode_quic_retry, encode_quic_version_negotiation
 
+from headrace.auth import Identity
 from headrace.quic.certificates import Authorities
 from headrace.quic.connection import Connection
 from headrace.quic.datagrams import Address, DatagramSocket, bind
@@ -84,6 +86,11 @@ class QuicListener:
         self.draining = True
         for peer in list(self.peers):
             peer.drain()
+
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """Cut off whoever came in by a certificate that is not good any more."""
+        for peer in list(self.peers):
+            peer.revoke(still_valid)
 
     async def close(self, timeout_s: float) -> None:
         """Return when every peer has left; those that have not in time are closed."""

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.auth import Identity
+from headrace.model.errors import BrokerError
 from headrace.quic.link import Link
 from headrace.quic.stream import Reader, Stream
+from headrace.server.doors import REVOKED, Entrance
 from headrace.server.quic_ping import Pinger, Verdict
 from headrace.server.quic_stream import StreamDoor, StreamTerms
 
 CLOSED_NORMALLY = 0
 CLOSED_SILENT = 3
+CLOSED_UNNAMED = 4
 PING = b"\x0b"
 UNFINISHED_MAX = 64 << 20
 
@@ -25,7 +28,7 @@ class PeerTerms:
     """What every connection of a listener is served with."""
 
     streams: StreamTerms
-    identify: Callable[[str | None], Identity]
+    entrance: Entrance
     ping_interval_s: float
     ping_timeout_s: float
     handshake_timeout_s: float
@@ -66,10 +69,16 @@ class QuicPeer:
         self._timer = self._loop.call_later(terms.handshake_timeout_s, self._give_up, 0, "no handshake in time")
 
     def shaken(self, link: Link) -> None:
-        """The client is in, with the identity its certificate gives it."""
-        self._identity = self._terms.identify(link.connection.common_name)
+        """The client is in, with the identity its certificate gives it, if that lets it in."""
         self._registry.shaken(self)
         self._timer.cancel()
+        entrance = self._terms.entrance
+        try:
+            self._identity = entrance.named(link.connection.common_name) or entrance.anybody()
+        except BrokerError as error:
+            log.warning("quic.refused", extra={"session": self.name, "peer": self.address, "cause": error.detail})
+            self._loop.call_soon(self.close, CLOSED_UNNAMED, error.detail)
+            return
         self._pinger = Pinger(self._terms.ping_interval_s, self._terms.ping_timeout_s, self._loop.time())
         self._timer = self._loop.call_at(self._pinger.next_at, self._tick)
         log.debug("quic.opened", extra={"session": self.name, "peer": self.address})
@@ -102,6 +111,12 @@ class QuicPeer:
         for door in list(self.doors):
             door.drain()
         self._maybe_part()
+
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """Cut the client off if what it came in by is not good any more."""
+        if self._identity is not None and not still_valid(self._identity):
+            self._identity = None
+            self._give_up(CLOSED_UNNAMED, REVOKED)
 
     def close(self, code: int, reason: str) -> None:
         """Close the connection."""

@@ -5,15 +5,18 @@ Knows nothing of what the application does.
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.auth import Identity
 from headrace.config import Address, TlsSection
-from headrace.server.tls import server_context
+from headrace.server.doors import REVOKED
+from headrace.server.tls import common_name, server_context
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -24,6 +27,7 @@ KEEP_ALIVE_S = 30
 CONNECTIONS_MAX = 512
 STOP_TIMEOUT_S = 5
 DATE_EVERY_S = 1.0
+log = logging.getLogger("headrace.http")
 
 
 class HttpServer:
@@ -34,6 +38,11 @@ class HttpServer:
         self._server = server
         self._task = task
 
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """Cut off connections with a request in hand, or a certificate, by which its peer would not get in any more."""
+        for connection in self._server.connections():
+            connection.revoke(still_valid)
+
     async def stop(self) -> None:
         """Refuse newcomers, let requests in hand finish, and return when all is closed."""
         self._server.leave()
@@ -43,6 +52,7 @@ class HttpServer:
 async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = None) -> HttpServer:
     """Serve the application; returns once it is listening.
 
+    It finds its `Peer` in the scope as "headrace.peer".
     Raises OSError when the address cannot be bound, TlsError when the certificate cannot be used.
     """
     context = server_context(tls) if tls is not None else None
@@ -73,6 +83,16 @@ async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = 
     return HttpServer(server, task, Address(host, port))
 
 
+class Peer:
+    """Whoever is at the other end of a connection: the common name of its certificate, and who asks at the moment."""
+
+    __slots__ = ("asking", "certificate")
+
+    def __init__(self, certificate: str | None) -> None:
+        self.certificate = certificate
+        self.asking: list[Identity] = []
+
+
 class _Server(uvicorn.Server):
     """A server that leaves signals to the process that embeds it, says when it listens, and is told when to stop."""
 
@@ -80,6 +100,10 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.listening = asyncio.Event()
         self._leaving = asyncio.Event()
+
+    def connections(self) -> "list[_Patience]":
+        """Everybody who is connected."""
+        return [each for each in self.server_state.connections if isinstance(each, _Patience)]
 
     def leave(self) -> None:
         """Stop, in good order."""
@@ -111,7 +135,7 @@ class _Server(uvicorn.Server):
             listening.close()
         for listener in sockets or ():
             listener.close()
-        connections = [each for each in self.server_state.connections if isinstance(each, _Patience)]
+        connections = self.connections()
         for connection in connections:
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
@@ -132,6 +156,8 @@ class _Patience(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer that owes a request head from now on."""
         self.lost = asyncio.Event()
+        self.peer = Peer(common_name(transport.get_extra_info("peercert")))
+        self.app = _introduced(self.app, self.peer)
         super().connection_made(transport)
         self._watch()
 
@@ -145,6 +171,12 @@ class _Patience(H11Protocol):
         self.lost.set()
         super().connection_lost(exc)
         self._forget()
+
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """Cut the peer off if somebody asks by it who would not get in any more."""
+        if not all(map(still_valid, self.peer.asking)):
+            log.warning("http.aborted", extra={"cause": REVOKED})
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         """The reply is out; the keep-alive timer watches over the peer now."""
@@ -162,6 +194,17 @@ class _Patience(H11Protocol):
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
+
+
+def _introduced(app: Any, peer: Peer) -> Any:
+    """The application, told who is connected."""
+
+    async def introduced(scope: Any, receive: Any, send: Any) -> None:
+        """Say so in the scope."""
+        scope["headrace.peer"] = peer
+        await app(scope, receive, send)
+
+    return introduced
 
 
 async def _bind(address: Address) -> socket.socket:

@@ -18,8 +18,10 @@ from mmap import mmap
 from typing import cast
 
 from headrace.auth import Identity
+from headrace.model.errors import BrokerError, Code
 from headrace.protocols.spec import Session
 from headrace.server.conversation import Conversation, Terms
+from headrace.server.doors import REVOKED
 from headrace.server.engine import Engine
 
 ARENA_SIZE = 1 << 20
@@ -44,8 +46,9 @@ class TcpLimits:
 class TcpListener:
     """One address that speaks one protocol.
 
-    `identify` tells who is there where the protocol itself does not ask. Peers of a protocol in which the server says
-    that it stops get `stop_timeout_s` to take leave; of the others nothing more is read then.
+    `identify` tells who is there where the protocol itself does not ask, `certify` whose certificate was shown where it
+    does; both raise BrokerError for whoever may not come in. Peers of a protocol in which the server says that it
+    stops get `stop_timeout_s` to take leave; of the others nothing more is read then.
     """
 
     def __init__(
@@ -58,10 +61,13 @@ class TcpListener:
         tls: ssl.SSLContext | None = None,
         identify: Callable[[asyncio.BaseTransport], Identity] | None = None,
         stop_timeout_s: float = 0.0,
+        *,
+        certify: Callable[[asyncio.BaseTransport], Identity | None] | None = None,
     ) -> None:
         self.name = name
         self.stop_timeout_s = stop_timeout_s
         self.identify = identify
+        self.certify = certify
         self.engine = engine
         self.terms = terms
         self.limits = limits
@@ -116,6 +122,11 @@ class TcpListener:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), timeout_s)
 
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """Cut off whoever came in by a key or certificate that is not good any more."""
+        for connection in list(self.connections):
+            connection.revoke(still_valid)
+
     def admit(self, connection: "Connection", address: str) -> bool:
         """Count a connection in, unless that would pass a limit."""
         here = self._per_address[address]
@@ -155,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         self._conversation = Conversation(listener.engine, session, self, listener.terms)
         self._transport: asyncio.Transport | None = None
         self._address = ""
+        self._certificate: Identity | None = None
         self._rest = b""
         self._frame: mmap | None = None
         self._frame_filled = 0
@@ -170,19 +182,30 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._address = peer[0] if peer else ""
         limits = self._listener.limits
-        if self._listener.draining or not self._listener.admit(self, self._address):
-            log.warning(
-                "tcp.refused", extra={"session": self.name, "peer": self._address, "cause": "too many connections"}
-            )
+        try:
+            if self._listener.draining or not self._listener.admit(self, self._address):
+                raise BrokerError(Code.LIMIT, "too many connections")
+            if self._listener.certify is not None:
+                self._certificate = self._listener.certify(transport)
+            if self._listener.identify is not None:
+                self._conversation.identity = self._listener.identify(transport)
+        except BrokerError as error:
+            log.warning("tcp.refused", extra={"session": self.name, "peer": self._address, "cause": error.detail})
+            self._conversation.closed()
             transport.abort()
             return
         transport.set_write_buffer_limits(high=limits.write_buffer_max)
         _keep_alive(transport.get_extra_info("socket"))
-        if self._listener.identify is not None:
-            self._conversation.identity = self._listener.identify(transport)
-        else:
+        if self._listener.identify is None:
             self._auth_deadline = self._abort_in(limits.auth_timeout_s, "not authenticated in time")
         log.debug("tcp.opened", extra={"session": self.name, "peer": self._address})
+
+    def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
+        """Cut the peer off if what it came in by is not good any more."""
+        shown = (self._certificate, self._conversation.identity)
+        if not all(still_valid(identity) for identity in shown if identity is not None):
+            self._conversation.closed()
+            self.abort(REVOKED)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for the next read: behind the unfinished frame."""

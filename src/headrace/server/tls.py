@@ -51,12 +51,10 @@ def client_context(
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """The subject's common name in what `SSLObject.getpeercert()` returns; None without one."""
-    for relative_name in (certificate or {}).get("subject", ()):
-        for name, value in relative_name:
-            if name == "commonName" and value:
-                return str(value)
-    return None
+    """The subject's common name in what `SSLObject.getpeercert()` returns; None without one, or with several."""
+    relative_names = (certificate or {}).get("subject", ())
+    found = [str(value) for pairs in relative_names for name, value in pairs if name == "commonName"]
+    return found[0] or None if len(found) == 1 else None
 
 
 def _load_chain(context: ssl.SSLContext, cert: Path | str, key: Path | str) -> None:

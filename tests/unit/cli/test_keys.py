@@ -54,6 +54,19 @@ def test_a_key_is_hashed_from_standard_input(shell: Shell, tmp_path: Path, monke
     assert admitted(f"[auth]\n{shell.out}", "my own key", tmp_path) is not None
 
 
+@pytest.mark.parametrize(
+    ("key", "says"), [("x" * 15, "can be found out"), ("x" * 16, "may be guessed"), ("x" * 32, "")]
+)
+def test_a_short_key_is_hashed_with_a_warning(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, key: str, says: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{key}\n"))
+    assert shell("keys", "hash") == 0
+    assert says in shell.err
+    assert bool(shell.err) is bool(says)
+    assert key not in shell.err
+
+
 def test_nothing_on_standard_input_is_an_error(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert shell("keys", "hash") == 1

@@ -85,3 +85,15 @@ def test_sspq_reaches_its_one_queue_only(shell: Shell, command: str, monkeypatch
 
 def test_headers_keep_their_order_and_their_equals_signs() -> None:
     assert headers_of(["a=1", "b=", "a=x=y"]) == [("a", "1"), ("b", ""), ("a", "x=y")]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("command", [("publish", "sspq", "hi"), ("consume", "sspq", "-n", "1")])
+@pytest.mark.parametrize("key", ["", "bad"])
+def test_a_key_that_nobody_looks_at_is_said_to_be_unused(
+    shell: Shell, protocol: str, command: tuple[str, ...], key: str
+) -> None:
+    scheme = {"fujin": "quic", "grpcq": "grpc"}.get(protocol, "tcp")
+    given = ("--key", key) if key else ()
+    shell(*command, "--protocol", protocol, "--endpoint", f"{scheme}://127.0.0.1:1", *given)
+    assert ("has no keys" in shell.err) is (bool(key) and protocol in ("sspq", "fujin"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config import AuthSection
 from headrace.feed.messages import Open, Request
 from headrace.model.errors import BrokerError, Code
 from headrace.server.feed_process import FeedFailed, FeedProcess
@@ -57,7 +58,7 @@ async def test_requests_are_answered_refused_or_fail_one_by_one(feed: FeedProces
 
 async def test_it_is_started_again_on_the_same_port_with_the_newest_keys(feed: FeedProcess, tmp_path: Path) -> None:
     await feed.open(opening(tmp_path), answer)
-    feed.take_keys(["one", "two"])
+    feed.take_keys(AuthSection(api_keys=("one", "two")))
     await eventually((tmp_path / "keys").exists)
     first = feed.pid
     assert first is not None
