@@ -245,6 +245,11 @@ def endpoints_of(directory: Path) -> dict[str, str]:
         return {name: url for name, url in found.items() if isinstance(url, str) and _has_port(url)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except PermissionError as error:
+        raise Failure(
+            f"{path} may be read by the broker's own user only",
+            "Be that user, or give the address with --endpoint URL.",
+        ) from error
     except (ValueError, AttributeError) as error:
         raise Failure(f"{path} makes no sense ({error})", "Restart the broker: it writes the file anew.") from error
 

@@ -50,7 +50,7 @@ class DirectWriter:
         if not _O_DIRECT:
             return None
         try:
-            return cls(os.open(path, os.O_WRONLY | _O_DIRECT | os.O_CLOEXEC))
+            return cls(os.open(path, os.O_WRONLY | _O_DIRECT | os.O_NOFOLLOW | os.O_CLOEXEC))
         except OSError:
             return None
 

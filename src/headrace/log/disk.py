@@ -15,6 +15,7 @@ from headrace.log.direct import BLOCK, WORTHWHILE, DirectWriter, split
 from headrace.model.batch import Buffer
 
 _BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 _SYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 
@@ -207,17 +208,23 @@ class OsFile:
 
 
 class OsDisk:
-    """The file system of the operating system."""
+    """The file system of the operating system. What it makes is for its owner alone; what it writes is no link."""
 
     def create(self, path: Path) -> File:
-        """A new empty file, readable by the owner's group."""
-        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
+        """A new empty file, in place of a link of that name too."""
+        try:
+            return OsFile(_open_private(path, os.O_TRUNC))
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        path.unlink()
+        return OsFile(_open_private(path, os.O_EXCL))
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         """An existing file."""
         if not writable:
             return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), DirectWriter.open(path))
+        return OsFile(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), DirectWriter.open(path))
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, replacing what had it."""
@@ -233,7 +240,7 @@ class OsDisk:
 
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents unless they exist."""
-        path.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path)
 
     def sync_directory(self, path: Path) -> None:
         """Return once the directory's names are on stable storage."""
@@ -245,7 +252,7 @@ class OsDisk:
 
     def lock(self, path: Path) -> File:
         """An exclusive flock, given up when the process ends."""
-        file = OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+        file = OsFile(_open_private(path))
         try:
             file.lock()
         except OSError:
@@ -255,12 +262,34 @@ class OsDisk:
 
     def share(self, path: Path, size: int) -> Mapped:
         """A mapping of the file, whose blocks are had beforehand: writing to it cannot fail for want of room."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = _open_private(path)
         try:
             os.posix_fallocate(fd, 0, size)
             return mmap(fd, size)
         finally:
             os.close(fd)
+
+
+def make_private_directory(path: Path) -> None:
+    """Create a directory and its parents unless they exist, for their owner alone."""
+    if path.is_dir():
+        return
+    make_private_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    path.chmod(PRIVATE_DIRECTORY)
+
+
+def _open_private(path: Path, flags: int = 0) -> int:
+    """A file open for reading and writing, made for its owner alone if it is not there."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, PRIVATE_FILE)
+    try:
+        os.fchmod(fd, PRIVATE_FILE)
+    except PermissionError:  # somebody else's: the start warns of it
+        pass
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def write_atomically(disk: Disk, path: Path, buffers: Sequence[Buffer]) -> None:

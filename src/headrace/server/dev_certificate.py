@@ -2,13 +2,15 @@
 
 import datetime
 import ipaddress
-import os
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from headrace.log.disk import make_private_directory
+from headrace.server.private import write_private
 
 DEV_CERT_NAME = "dev-cert.pem"
 DEV_KEY_NAME = "dev-private-key.pem"
@@ -21,18 +23,18 @@ _LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
 def dev_certificate(data_dir: Path | str, *, now: datetime.datetime) -> tuple[Path, Path]:
     """The self-signed certificate and key of a data directory, made on first use and kept while they are valid.
 
-    Good for localhost, 127.0.0.1 and ::1; the key is readable by its owner alone.
+    Good for localhost, 127.0.0.1 and ::1; both are readable by their owner alone.
     """
     directory = Path(data_dir)
     cert_path, key_path = directory / DEV_CERT_NAME, directory / DEV_KEY_NAME
     if not _still_valid(cert_path, key_path, now):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         key = ec.generate_private_key(ec.SECP256R1())
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        _write(key_path, pem, mode=0o600)
-        _write(cert_path, _self_signed(key, now).public_bytes(serialization.Encoding.PEM), mode=0o644)
+        write_private(key_path, pem)
+        write_private(cert_path, _self_signed(key, now).public_bytes(serialization.Encoding.PEM))
     return cert_path, key_path
 
 
@@ -63,12 +65,3 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, now: datetime.datetime) -> x50
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
-
-
-def _write(path: Path, data: bytes, *, mode: int) -> None:
-    """Replaces the file in one step, so that no reader ever sees half of it or a key others may read."""
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
-        out.write(data)
-    temporary.replace(path)

@@ -20,7 +20,7 @@ from headrace.config import Address, Config, load
 from headrace.feed.messages import Open
 from headrace.kernels import compiled
 from headrace.log import Disk, Log, LogDamaged, OsDisk
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, StorageError
 from headrace.protocols.blipmq.session import BlipmqSession
 from headrace.server.channel import FeedDesk
 from headrace.server.clock import Clock
@@ -35,6 +35,7 @@ from headrace.server.grpc_listener import GrpcListener
 from headrace.server.grpc_queues import Queues
 from headrace.server.http import build_app
 from headrace.server.marks import Marks
+from headrace.server.private import keep_private, write_private
 from headrace.server.quic import QuicListener
 from headrace.server.recovery import recover_broker
 from headrace.server.serving import HttpServer, serve_http
@@ -90,8 +91,8 @@ class Node:
         OSError; nothing stays open then.
         """
         keyring = Keyring.from_settings(config.auth.api_keys, config.auth.certificates)
-        warnings = check_keys(config)
         data_dir = Path(config.data_dir)
+        warnings = check_keys(config) + _private(data_dir)
         settings = config.log_settings()
         disk = disk or OsDisk()
         clock = clock or Clock()
@@ -112,7 +113,7 @@ class Node:
         except BaseException:
             await node.stop()
             raise
-        (data_dir / "endpoints.json").write_text(json.dumps(node.endpoints, indent=2) + "\n")
+        write_private(data_dir / "endpoints.json", (json.dumps(node.endpoints, indent=2) + "\n").encode())
         node._chores.append(asyncio.create_task(node._tend()))
         engine.ready = True
         return node
@@ -288,6 +289,14 @@ async def _serve(
     log.info("node.draining")
     await node.stop()
     return 0
+
+
+def _private(data_dir: Path) -> list[str]:
+    """Keep the data directory private; what could not be. Raises StorageError."""
+    try:
+        return keep_private(data_dir)
+    except OSError as error:
+        raise StorageError(f"{data_dir}: {error.strerror}") from error
 
 
 def _url(scheme: str, address: Address) -> str:
