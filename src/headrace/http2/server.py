@@ -1,0 +1,243 @@
+"""A gRPC server on the event loop that runs it: listening, TLS, who is connected, and what all of them may cost.
+
+What a peer is promised and what it holds is counted here; what it is told is `connection`'s matter.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
+
+from headrace.http2 import frames
+from headrace.http2.call import Handler
+from headrace.http2.connection import STRANGER_COST, Connection
+from headrace.http2.ledger import Ledger
+from headrace.http2.limits import Http2Limits
+from headrace.http2.status import GrpcError, Metadata, Status
+
+ARENA_SIZE = 256 * 1024
+BACKLOG = 1024
+
+Admit = Callable[[str, Metadata, str, str | None], Any]
+"""Who makes a call: method, metadata, the peer's address and its certificate's common name in, an identity out.
+
+It is asked when the headers are there and nothing else. The identity must be hashable. None lets a stranger have the
+call, and leaves him one. Raising GrpcError or BrokerError ends the call with that status.
+"""
+
+
+class Tell(Protocol):
+    """Takes note of what happened: a stable name and what there is to know about it."""
+
+    def __call__(self, event: str, **about: Any) -> None:
+        """Note it."""
+
+
+def _silent(event: str, **about: Any) -> None:
+    """Note nothing."""
+
+
+class GrpcServer:
+    """Serves `methods`, each by its path, to whom `admit` lets in. `tls` is the server's own from then on.
+
+    All of it belongs to one event loop: the one that `start` runs on.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, Handler],
+        admit: Admit,
+        limits: Http2Limits,
+        tls: ssl.SSLContext | None = None,
+        *,
+        tell: Tell = _silent,
+        connected: Callable[[int], None] = lambda change: None,
+    ) -> None:
+        self.methods = dict(methods)
+        self.admit = admit
+        self.limits = limits
+        self.tell = tell
+        self.ledger = Ledger(limits.buffer_max, limits.buffer_max // 2)
+        self.arena = bytearray(ARENA_SIZE)
+        self.arena_view = memoryview(self.arena)
+        self.connections: dict[Connection, None] = {}
+        self.strangers: dict[Connection, int] = {}
+        self.strangers_cost = 0
+        self.calls = 0
+        self._connected = connected
+        self._per_address: Counter[str] = Counter()
+        self._total = 0
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._deserted = asyncio.Event()
+        self._deserted.set()
+        self._tls = tls
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; the address really bound.
+
+        Raises OSError when it cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Arrival(self), host, port, backlog=BACKLOG)
+        address = self._server.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def stop_listening(self) -> None:
+        """Refuse newcomers; those who are there go on."""
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self, timeout_s: float) -> None:
+        """Take no new calls, wait for those there are, and cut off what is left when the time is up."""
+        self.stop_listening()
+        for task in list(self._arriving):
+            task.cancel()
+        for connection in list(self.connections):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), timeout_s)
+        for connection in list(self.connections):
+            connection.abort("the server stops")
+
+    def revoke(self, still_valid: Callable[[Any], bool]) -> None:
+        """End what belongs to identities no longer valid: their calls at once, connections that are only theirs."""
+        for connection in list(self.connections):
+            connection.revoke(still_valid)
+
+    # who is there
+
+    def admit_address(self, address: str) -> bool:
+        """Count somebody in by his address, unless that would pass a limit."""
+        loopback = address.startswith("127.") or address == "::1"
+        if self._total >= self.limits.connections_max:
+            return False
+        if not loopback and self._per_address[address] >= self.limits.connections_per_address_max:
+            return False
+        self._per_address[address] += 1
+        self._total += 1
+        return True
+
+    def dismiss_address(self, address: str) -> None:
+        """Count somebody out."""
+        self._total -= 1
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
+
+    async def shake_hands(self, raw: asyncio.Transport, address: str) -> None:
+        """TLS, then HTTP/2."""
+        assert self._tls is not None
+        connection = Connection(self, address)
+        loop = asyncio.get_running_loop()
+        try:
+            transport = await loop.start_tls(
+                raw, connection, self._tls, server_side=True, ssl_handshake_timeout=self.limits.auth_timeout_s
+            )
+        except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
+            self.tell("http2.refused", peer=address, cause=str(error) or type(error).__name__)
+            self.dismiss_address(address)
+            raw.abort()
+            return
+        if transport is None or transport.is_closing():
+            self.dismiss_address(address)
+            return
+        tunnel = transport.get_extra_info("ssl_object")
+        connection.certificate_name = _common_name(transport.get_extra_info("peercert"))
+        connection.connection_made(transport)
+        if tunnel is None or tunnel.selected_alpn_protocol() != "h2":
+            connection.abort("does not ask for h2")
+
+    def greet(self, raw: asyncio.Transport, address: str) -> Connection | None:
+        """Begin with a newcomer: at once, or None when TLS comes first."""
+        if self._tls is None:
+            connection = Connection(self, address)
+            raw.set_protocol(connection)
+            connection.connection_made(raw)
+            return connection
+        task = asyncio.get_running_loop().create_task(self.shake_hands(raw, address))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+        return None
+
+    def arrived(self, connection: Connection) -> None:
+        """A connection begins, a stranger's."""
+        self.connections[connection] = None
+        self.strangers[connection] = 0
+        self._deserted.clear()
+        self._connected(1)
+        self.weigh(connection, STRANGER_COST)
+
+    def left(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        self.known(connection)
+        self.dismiss_address(connection.peer)
+        self._connected(-1)
+        if not self.connections:
+            self._deserted.set()
+
+    def known(self, connection: Connection) -> None:
+        """A stranger is none any longer."""
+        self.strangers_cost -= self.strangers.pop(connection, 0)
+
+    def weigh(self, connection: Connection, cost: int) -> None:
+        """What a stranger costs by now. Too much, and it has to go; too much of all, and whoever is one for longest."""
+        self.strangers_cost += cost - self.strangers[connection]
+        self.strangers[connection] = cost
+        if cost > self.limits.stranger_bytes_max:
+            connection.leave("too much for a stranger", frames.ENHANCE_YOUR_CALM)
+        while self.strangers_cost > self.limits.strangers_bytes_max:
+            oldest = next(iter(self.strangers))
+            self.known(oldest)
+            oldest.abort("too many strangers")
+
+    def begin_call(self) -> None:
+        """Count a call in.
+
+        Raises GrpcError when there are too many.
+        """
+        if self.calls >= self.limits.calls_max:
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"more than {self.limits.calls_max} calls at a time")
+        self.calls += 1
+
+    def end_call(self) -> None:
+        """Count a call out."""
+        self.calls -= 1
+
+
+class _Arrival(asyncio.Protocol):
+    """A newcomer of whom nothing has been read: counted, or turned away."""
+
+    def __init__(self, server: GrpcServer) -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take him in if there is room."""
+        raw = cast(asyncio.Transport, transport)
+        peer = raw.get_extra_info("peername")
+        address = str(peer[0]) if peer else ""
+        if (sock := raw.get_extra_info("socket")) is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._server.admit_address(address):
+            self._server.tell("http2.refused", peer=address, cause="too many connections")
+            raw.abort()
+            return
+        self._server.greet(raw, address)
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """The subject's common name in what `SSLObject.getpeercert()` returns; None without one."""
+    for relative_name in (certificate or {}).get("subject", ()):
+        for name, value in relative_name:
+            if name == "commonName" and value:
+                return str(value)
+    return None
