@@ -23,6 +23,7 @@ KINDS = {
     "lock": "lock",
     "staged": "staged",
     "manifest": "manifest",
+    "catalog": "catalog",
 }
 
 
@@ -89,6 +90,7 @@ class FaultDisk:
         self._synced_names: dict[Path, Inode] = {}
         self._name_changes: list[tuple[Path, Inode | None]] = []
         self._locks: set[Path] = set()
+        self._shared: dict[Path, bytearray] = {}
         self._crash_at: tuple[str, int] | None = None
         self._failures: dict[str, list[int]] = {}
         self._stopped = False
@@ -116,6 +118,8 @@ class FaultDisk:
         elif survival is Survival.TORN:
             for path, inode in self._name_changes[: chance.randint(0, len(self._name_changes))]:
                 _apply(names, path, inode)
+        if survival is Survival.KEPT or (survival is Survival.TORN and chance.random() < 0.5):
+            disk._shared = {path: bytearray(content) for path, content in self._shared.items()}
         survivors = {id(inode): inode.survivor(survival, chance) for inode in names.values()}
         disk._names = {path: survivors[id(inode)] for path, inode in names.items()}
         disk._synced_names = dict(disk._names)
@@ -146,6 +150,8 @@ class FaultDisk:
 
     def open(self, path: Path, *, writable: bool = False) -> "FaultFile":
         self._check_running()
+        if path in self._shared:
+            return FaultFile(self, path, Inode(self._shared[path]))
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return FaultFile(self, path, self._names[path])
@@ -179,9 +185,11 @@ class FaultDisk:
         return FaultLock(self, path, Inode())
 
     def share(self, path: Path, size: int) -> bytearray:
-        """Memory only: nothing is ever recovered from a shared file."""
+        """Memory that outlives the process. Nobody syncs it: after a power failure it is as it was at some moment."""
         self._check_running()
-        return bytearray(size)
+        content = self._shared.setdefault(path, bytearray())
+        content.extend(bytes(max(0, size - len(content))))
+        return content
 
     def step(self, point: str) -> None:
         """Pass a point; crash if it is the one."""
@@ -297,7 +305,7 @@ def kind_of(path: Path) -> str:
         return "torn"
     if ".damaged-" in name:
         return "damaged"
-    kind = KINDS[name.rpartition(".")[2]]
+    kind = KINDS.get(name.rpartition(".")[2], name)
     return f"new-{kind}" if kind == "segment" and path.name.endswith(".tmp") else kind
 
 

@@ -20,6 +20,7 @@ OPERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "snapshot": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE, "unlink": WHOLE},
     "torn": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE},
     "damaged": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE},
+    "catalog": {"create": WHOLE, "write": WRITE, "sync": WHOLE, "rename": WHOLE},
     "directory": {"sync": WHOLE},
 }
 POINTS = {

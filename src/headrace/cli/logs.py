@@ -1,5 +1,6 @@
 """`headrace log verify|dump|repair`: a log directory read, and mended, without a broker."""
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +33,10 @@ COLUMNS = (
 
 @app.command()
 def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Check every record; exit code 1 if something that was once safe is missing, with the offsets."""
+    """Check every byte; exit code 1 if something that was once safe is missing, with the offsets.
+
+    What was given up by an earlier repair, or by `serve --accept-damage`, is said ever after; the code is 0 then.
+    """
     from headrace.cli.reading import WatchedDisk, log_size
     from headrace.log import verify as verify_log
 
@@ -79,14 +83,14 @@ def repair(
     check_closed(place)
     with progress("verifying", log_size(place), unit="bytes") as meter:
         found = verify_log(place, WatchedDisk(meter))
-    if found.intact and not found.torn:
+    if found.intact and not found.torn and not found.notes:
         output.document(as_row(found), ["nothing to repair", *described(found)])
         return
     if not yes:
-        output.note("\n".join(map(str, [*found.damage, *found.torn])))
+        output.note("\n".join(map(str, [*found.damage, *found.torn, *found.notes])))
         typer.confirm(f"Repair the log in {place}?", abort=True, err=True)
     with progress("repairing", log_size(place), unit="bytes") as meter:
-        report = repair_log(place, WatchedDisk(meter))
+        report = repair_log(place, WatchedDisk(meter), now=time.time_ns() // 1000)
     output.document(as_row(report), mended(report))
 
 
@@ -96,7 +100,7 @@ def log_directory(directory: Path) -> Path:
     Raises Failure when there is no log.
     """
     for place in (directory / "log", directory):
-        if any(place.glob("*.seg")) or any(place.glob("*.snap")):
+        if any(any(place.glob(pattern)) for pattern in ("*.seg", "*.snap", "*.catalog")):
             return place
     raise Failure(f"there is no log in {directory}", "Give the broker's data directory.")
 
@@ -105,11 +109,16 @@ def as_row(report: "Report") -> dict[str, Any]:
     """The report for scripts."""
     return {
         "intact": report.intact,
+        "log_id": report.log_id,
+        "epoch": report.epoch,
         "segments": report.segments,
         "first_offset": report.first_offset,
         "next_offset": report.next_offset,
         "damage": [asdict(item) for item in report.damage],
         "torn": [asdict(item) for item in report.torn],
+        "lost": [asdict(item.damage) | {"met_us": item.met_us, "given_up": item.given_up} for item in report.losses],
+        "lost_offsets": lost_offsets(report),
+        "notes": report.notes,
         "kept_aside": report.kept_aside,
     }
 
@@ -118,8 +127,34 @@ def described(report: "Report") -> list[str]:
     """What there is in a log, and what is missing."""
     lines = [f"{number(report.segments)} segments with offsets {report.first_offset} to {report.next_offset - 1}"]
     lines += [f"[yellow]torn[/]    {escaped(str(torn))}" for torn in report.torn]
+    lines += [f"[yellow]mended[/]  {escaped(note)}" for note in report.notes]
     lines += [f"[bold red]damage[/]  {escaped(str(damage))}" for damage in report.damage]
-    return lines if report.damage else [*lines, "[green]intact[/]: nothing that was ever safe is missing"]
+    lines += earlier(report)
+    if report.damage:
+        return lines
+    if lost_offsets(report) or report.losses:
+        return [*lines, "[yellow]intact but for that[/]: nothing is missing that was not given up before"]
+    return [*lines, "[green]intact[/]: nothing that was ever safe is missing"]
+
+
+def earlier(report: "Report") -> list[str]:
+    """What was lost before now."""
+    lines = []
+    for loss in report.losses:
+        since = f" (met {when(loss.met_us)})" if loss.met_us else ""
+        if loss.given_up:
+            lines.append(f"[red]lost[/]    {escaped(str(loss))}{since}")
+        elif loss.damage not in report.damage:
+            lines.append(f"[red]met[/]     {escaped(str(loss))}{since}")
+    listed = sum(loss.damage.count for loss in report.losses if loss.given_up)
+    if report.lost > listed:
+        lines.append(f"[red]lost[/]    {number(report.lost - listed)} more offsets, given up by repairs before that")
+    return lines
+
+
+def lost_offsets(report: "Report") -> int:
+    """How many offsets were given up, by the catalog or by what repairs left in the segments."""
+    return max(report.lost, sum(loss.damage.count for loss in report.losses if loss.given_up))
 
 
 def mended(report: "Report") -> list[str]:

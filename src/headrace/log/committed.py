@@ -1,11 +1,12 @@
 """How far the log reaches, for other processes: a small file that the log writes in memory and readers map.
 
 It says which offsets may be read and when to look at the directory again. It is never synced: a log writes it anew when
-it is opened, and nothing is recovered from it. Two slots are written in turn, each with a checksum, so that whoever
-reads at a bad moment finds the other one whole.
+it is opened. What it says was synced before it was written there, so that the next opening may take it for a promise:
+a log that ends before `synced` has lost something, however it was stopped. Two slots are written in turn, each with a
+checksum, so that whoever reads at a bad moment finds the other one whole.
 
-Layout: magic, u32 version, u32 zero, then two slots: u64 turn, u64 earliest, u64 latest, u64 generation, u32 crc32,
-u32 zero.
+Layout: magic, u32 version, u32 zero, then two slots: u64 turn, u64 earliest, u64 latest, u64 generation, u64 synced,
+u32 crc32, u32 zero.
 """
 
 import mmap
@@ -19,14 +20,14 @@ from headrace.log.format import crc32
 from headrace.model.errors import StorageError
 
 COMMITTED_NAME = "committed"
-COMMITTED_SIZE = 96
+COMMITTED_SIZE = 112
 
 _HEAD = struct.Struct("<8sII")
 _MAGIC = b"HEADCMIT"
-_VERSION = 1
-_FIELDS = struct.Struct("<QQQQ")
+_VERSION = 2
+_FIELDS = struct.Struct("<QQQQQ")
 _CHECK = struct.Struct("<II")
-_SLOT = struct.Struct("<QQQQII")
+_SLOT = struct.Struct("<QQQQQII")
 _CHANGES_BITS = 32
 _TRIES = 1000
 
@@ -39,13 +40,14 @@ class Committed(NamedTuple):
     """Offsets from `earliest` up to, not including, `latest` may be read.
 
     `generation` grows whenever the segments are others than before: one was begun, replaced or removed. `turn` grows
-    with every change.
+    with every change. Below `synced` everything is on stable storage.
     """
 
     turn: int
     earliest: int
     latest: int
     generation: int
+    synced: int = 0
 
     @property
     def writer(self) -> int:
@@ -66,12 +68,12 @@ class CommittedFile:
         self._generation = (before.writer + 1 if before else 1) << _CHANGES_BITS
         self._mapped[: _HEAD.size] = _HEAD.pack(_MAGIC, _VERSION, 0)
 
-    def write(self, earliest: int, latest: int, *, changed: bool) -> None:
+    def write(self, earliest: int, latest: int, synced: int, *, changed: bool) -> None:
         """Say which offsets may be read; `changed` means that the segments are not those of the last time."""
         self._turn = turn = self._turn + 1
         if changed:
             self._generation += 1
-        fields = _pack(turn, earliest, latest, self._generation)
+        fields = _pack(turn, earliest, latest, self._generation, synced)
         at = _HEAD.size + _SLOT.size * (turn & 1)
         self._mapped[at : at + _SLOT.size] = fields + _CHECK.pack(crc32(fields), 0)
 
@@ -86,6 +88,18 @@ def decode_committed(data: bytes) -> Committed | None:
         if crc == crc32(data[at : at + _FIELDS.size]) and (newest is None or fields[0] > newest.turn):
             newest = Committed(*fields)
     return newest if newest is None or newest.turn else None
+
+
+def last_committed(directory: Path, disk: Disk) -> Committed | None:
+    """What the last opening of the log left there, for the next one; None when that cannot be told."""
+    try:
+        file = disk.open(directory / COMMITTED_NAME)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode_committed(file.pread(COMMITTED_SIZE, 0))
+    finally:
+        file.close()
 
 
 class CommittedReader:

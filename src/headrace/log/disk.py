@@ -307,11 +307,25 @@ def write_atomically(disk: Disk, path: Path, buffers: Sequence[Buffer]) -> None:
 
 def keep_aside(disk: Disk, path: Path, data: bytes) -> str:
     """Store removed bytes under this name, or one like it that is free; returns the name."""
+    free = _free(disk, path)
+    write_atomically(disk, free, [data])
+    return free.name
+
+
+def rename_aside(disk: Disk, path: Path) -> str:
+    """Take a bad file out of the way, all of it; returns its new name."""
+    free = _free(disk, path.with_name(f"{path.name}.damaged-0"))
+    disk.rename(path, free)
+    disk.sync_directory(path.parent)
+    return free.name
+
+
+def _free(disk: Disk, path: Path) -> Path:
+    """This name, or one like it that nothing has."""
     names = set(disk.list(path.parent))
     number = 1
     free = path
     while free.name in names:
         number += 1
         free = path.with_name(f"{path.name}-{number}")
-    write_atomically(disk, free, [data])
-    return free.name
+    return free

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.log.catalog import CatalogFile
 from headrace.log.direct import WORTHWHILE
 from headrace.log.disk import Disk, File, WriteOrder, write_atomically
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
@@ -31,12 +32,13 @@ class Writer:
     whatever follows, can be trusted: a cut failed, a sync failed, or a new segment may or may not have got its name.
     """
 
-    def __init__(self, directory: Path, disk: Disk, fill_bytes: int) -> None:
+    def __init__(self, directory: Path, disk: Disk, fill_bytes: int, catalog: CatalogFile) -> None:
         self.directory = directory
         self.disk = disk
         self.file: File | None = None
         self.position = 0
         self.broken = False
+        self._catalog = catalog
         self._dirty = False
         self._filled = 0
         self._flushed_size = 0
@@ -152,10 +154,15 @@ class Writer:
         return self._zeros[: max(FILL_BYTES_MIN, FILL_FLUSHES * size)]
 
     def start_segment(self, header: SegmentHeader, carried: Sequence[bytearray]) -> Segment:
-        """Begin a new segment holding the `carried` records; durable under its name before this returns."""
+        """Begin a new segment holding the `carried` records.
+
+        It is durable under its name, and in the catalog, before this returns: a log that lacks it later is damaged.
+        """
+        header = header._replace(log=self._catalog.catalog.log)
         path = segment_path(self.directory, header.first)
         self.broken = True
         write_atomically(self.disk, path, [header.encode(), *carried])
+        self._catalog.begun(header.first)
         file = self.disk.open(path, writable=True)
         self.close()
         self.file = file

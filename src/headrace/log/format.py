@@ -25,13 +25,18 @@ def _fastest_crc32() -> Callable[..., int]:
 crc32 = _fastest_crc32()
 
 SEGMENT_MAGIC = b"HEADRACE"
-SEGMENT_VERSION = 1
-SEGMENT_HEADER = struct.Struct("<8sIIQqI")
+SEGMENT_VERSION = 2
+SEGMENT_VERSION_NAMELESS = 1
+"""Segments of before there was a catalog: their headers do not say which log they belong to."""
 SEGMENT_HEADER_SIZE = 64
+LOG_ID_SIZE = 16
+
+_START = struct.Struct("<8sIIQq")
 
 SEGMENT_SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
 SNAPSHOT_SUFFIX = ".snap"
+CATALOG_SUFFIX = ".catalog"
 TEMPORARY_SUFFIX = ".tmp"
 LOCK_NAME = "lock"
 
@@ -49,29 +54,37 @@ _CHECKED_SIZE = _ID_AND_SIZE.size
 _COUNT = struct.Struct("<I")
 _BATCH_START = struct.Struct("<IB3xI")
 _TIMESTAMP = struct.Struct("<q")
+_ANY_SIZE = (_START.size, _START.size + LOG_ID_SIZE)
+_SIZES = {SEGMENT_VERSION_NAMELESS: _ANY_SIZE[:1], SEGMENT_VERSION: _ANY_SIZE[1:]}
 
 assert RECORD_HEADER_SIZE == _CHECKED_SIZE + 4
 
 
 class SegmentHeader(NamedTuple):
-    """What a segment says about itself; `generation` grows by one each time repair rewrites it."""
+    """What a segment says about itself; `generation` grows by one each time repair rewrites it.
+
+    `log` is the id of the log it belongs to, empty in segments of format version 1.
+    """
 
     first: int
     created_us: int
     generation: int = 0
+    log: bytes = b""
 
     def encode(self) -> bytes:
         """The 64 bytes at the head of the file."""
-        return self._packed(self.identity).ljust(SEGMENT_HEADER_SIZE, b"\0")
+        fields = self._packed()
+        return (fields + _COUNT.pack(crc32(fields))).ljust(SEGMENT_HEADER_SIZE, b"\0")
 
     @property
     def identity(self) -> int:
         """The header's checksum: tells this writing of the segment from others, for what is derived from it."""
-        return crc32(self._packed(0)[:-4])
+        return crc32(self._packed())
 
-    def _packed(self, crc: int) -> bytes:
-        version, generation = SEGMENT_VERSION, self.generation
-        return SEGMENT_HEADER.pack(SEGMENT_MAGIC, version, generation, self.first, self.created_us, crc)
+    def _packed(self) -> bytes:
+        version = SEGMENT_VERSION if self.log else SEGMENT_VERSION_NAMELESS
+        start = _START.pack(SEGMENT_MAGIC, version, self.generation, self.first, self.created_us)
+        return start + self.log
 
 
 class BadHeader(ValueError):
@@ -85,18 +98,25 @@ class NewerFormat(ValueError):
 def decode_segment_header(data: bytes) -> SegmentHeader:
     """The header at the start of `data`.
 
-    Raises BadHeader when it fails its checks, NewerFormat when it is intact and not for us.
+    Raises BadHeader when it fails its checks, NewerFormat when it is intact and not for us: a later version has its
+    checksum where one of the known versions has it.
     """
     if len(data) < SEGMENT_HEADER_SIZE:
         raise BadHeader("shorter than a segment header")
-    magic, version, generation, first, created_us, crc = SEGMENT_HEADER.unpack_from(data)
-    if magic != SEGMENT_MAGIC or crc32(data[: SEGMENT_HEADER.size - 4]) != crc:
+    magic, version, generation, first, created_us = _START.unpack_from(data)
+    size = next((size for size in _SIZES.get(version, _ANY_SIZE) if _checked(data, size)), None)
+    if magic != SEGMENT_MAGIC or size is None:
         raise BadHeader("segment header fails its checksum")
-    if any(data[SEGMENT_HEADER.size : SEGMENT_HEADER_SIZE]):
-        raise BadHeader("segment header is not padded with zeros")
-    if version != SEGMENT_VERSION:
+    if version not in _SIZES:
         raise NewerFormat(f"format version {version}, this program reads {SEGMENT_VERSION}")
-    return SegmentHeader(first, created_us, generation)
+    if any(data[size + _COUNT.size : SEGMENT_HEADER_SIZE]):
+        raise BadHeader("segment header is not padded with zeros")
+    return SegmentHeader(first, created_us, generation, bytes(data[_START.size : size]))
+
+
+def _checked(data: bytes, size: int) -> bool:
+    """Whether these bytes are followed by their checksum."""
+    return bool(_COUNT.unpack_from(data, size)[0] == crc32(data[:size]))
 
 
 def stamp(record: bytearray, first: int, *, mark: int = 0) -> None:

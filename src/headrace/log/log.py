@@ -9,19 +9,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from headrace.log.catalog import CatalogFile
 from headrace.log.committed import CommittedFile
 from headrace.log.disk import Disk
 from headrace.log.extents import SegmentMap
 from headrace.log.flush import Fill, Flush, Flushed, Writer
 from headrace.log.format import LOCK_NAME, SYNCED_MARK, part_timestamp, record_span, stamp
 from headrace.log.reader import Reader, Record
-from headrace.log.recovery import Recovered, recover
+from headrace.log.recovery import Recovered, recover, take_over
 from headrace.log.repair import repair_locked
 from headrace.log.report import Damage, LogDamaged
 from headrace.log.retention import Removal, expired_segments
 from headrace.log.segment import Segment
 from headrace.log.settings import LogSettings, SyncMode
-from headrace.log.snapshot import Snapshot, SnapshotWrite, snapshot_offsets
+from headrace.log.snapshot import Snapshot, SnapshotWrite
 from headrace.log.topics import Topics
 from headrace.model.batch import Batch
 from headrace.model.errors import StorageError
@@ -33,13 +34,16 @@ _MICROSECONDS = 1_000_000
 class Log:
     """A log directory, open for appending. Implements the model's BatchSource."""
 
-    def __init__(self, directory: Path, disk: Disk, settings: LogSettings, recovered: Recovered) -> None:
+    def __init__(
+        self, directory: Path, disk: Disk, settings: LogSettings, recovered: Recovered, catalog: CatalogFile
+    ) -> None:
         segments, snapshot = recovered.segments, recovered.snapshot
         self.failing: StorageError | None = None
         self.report = recovered.report
         self.appends_total = 0
         self.bytes_total = 0
         self.snapshot = (snapshot.offset, snapshot.state) if snapshot else None
+        self._catalog = catalog
         self._lock = ExitStack()
         self._directory = directory
         self._disk = disk
@@ -47,7 +51,7 @@ class Log:
         self._segments = segments
         self._reader = Reader(disk)
         self._topics = Topics(self._reader, settings.tail_cache_bytes)
-        self._writer = Writer(directory, disk, settings.fill_bytes)
+        self._writer = Writer(directory, disk, settings.fill_bytes, catalog)
         for segment in segments:
             self._topics.add_segment(segment)
         if segments:
@@ -61,20 +65,27 @@ class Log:
         self._flush_began = 0
         self._unsynced: list[bytearray] = []
         self._unsynced_since: int | None = None
-        self._snapshot_offsets = snapshot_offsets(disk.list(directory)) if snapshot else []
+        self._snapshot_offsets = recovered.snapshots.good
         self._bytes_since_snapshot = 0
         self._committed = CommittedFile(directory, disk)
         self._show(changed=True)
 
     @classmethod
     def open(
-        cls, directory: Path, disk: Disk, settings: LogSettings, *, accept_damage: bool = False, full_scan: bool = False
+        cls,
+        directory: Path,
+        disk: Disk,
+        settings: LogSettings,
+        *,
+        accept_damage: bool = False,
+        full_scan: bool = False,
+        now: int = 0,
     ) -> "Log":
         """The log in this directory, recovered; created when there is none.
 
-        `accept_damage` is the operator's word: damage is repaired first, keeping everything else. `full_scan` checks
-        every record instead of those after the newest snapshot. Raises LogDamaged with the report, StorageError when
-        the disk fails.
+        `accept_damage` is the operator's word: damage is repaired first, keeping everything else, and what is lost is
+        written down with the time `now`. `full_scan` checks every record instead of those after the newest snapshot.
+        Raises LogDamaged with the report, StorageError when the disk fails.
         """
         with ExitStack() as undo:
             try:
@@ -86,9 +97,9 @@ class Log:
                 if report.damage:
                     if not accept_damage:
                         raise LogDamaged(report)
-                    report = repair_locked(directory, disk)
+                    report = repair_locked(directory, disk, now=now)
                     recovered = recover(directory, disk)
-                log = cls(directory, disk, settings, recovered)
+                log = cls(directory, disk, settings, recovered, take_over(directory, disk, recovered))
             except BlockingIOError as error:
                 raise StorageError(
                     f"another process has the log in {directory} open; stop it or choose another data directory"
@@ -173,7 +184,11 @@ class Log:
             stamp(self._records[0], self._durable, mark=SYNCED_MARK)
         active = self._segments[-1] if self._segments else None
         limit = self._settings.segment_bytes
-        full = active is not None and active.end > active.first and active.size + self._pending_bytes > limit
+        full = (
+            active is not None
+            and active.end > active.first
+            and (active.size + self._pending_bytes > limit or not active.header.log)
+        )
         self._flush = Flush(
             self._writer,
             self._records,
@@ -198,16 +213,17 @@ class Log:
         for segment in flush.started:
             self._start(segment, flush)
         self.failing = flush.error
-        batches = [] if flush.error is not None else self._reveal(flush)
-        self._show(changed=bool(flush.started))
         if flush.error is not None:
+            self._show(changed=bool(flush.started))
             return self._refuse(flush)
+        batches = self._reveal(flush)
         if flush.sync:
             self._all_synced()
         else:
             self._unsynced += flush.records
             if self._unsynced_since is None:
                 self._unsynced_since = self._flush_began
+        self._show(changed=bool(flush.started))
         return Flushed(batches)
 
     def begin_fill(self) -> Fill | None:
@@ -248,7 +264,8 @@ class Log:
         """
         assert offset <= self._synced, "a snapshot covers only what is on stable storage"
         index = self._segments[-1].encode_index() if self._segments and self._synced == self._durable else b""
-        return SnapshotWrite(self._directory, self._disk, Snapshot(offset, state, self._synced, index))
+        snapshot = Snapshot(offset, state, self._synced, index, self._catalog.catalog.log)
+        return SnapshotWrite(self._directory, self._disk, snapshot, self._catalog)
 
     def end_snapshot(self, write: SnapshotWrite) -> None:
         """Take in a snapshot that was written. Raises StorageError when it failed; the log goes on without."""
@@ -278,7 +295,7 @@ class Log:
         for segment in expired:
             self._forget(segment)
         self._show(changed=bool(expired))
-        return Removal(self._directory, self._disk, expired) if expired else None
+        return Removal(self._directory, self._disk, expired, self._catalog) if expired else None
 
     def _expired(self, now: int, needed_from: int) -> list[Segment]:
         if not self._snapshot_offsets:
@@ -386,7 +403,7 @@ class Log:
 
     def _show(self, *, changed: bool) -> None:
         """Tell other processes which offsets there are, and whether the segments are not those of the last time."""
-        self._committed.write(self.first_offset, self._durable, changed=changed)
+        self._committed.write(self.first_offset, self._durable, self._synced, changed=changed)
 
     def _all_synced(self) -> None:
         self._synced = self._durable

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from headrace.log.catalog import CatalogFile
 from headrace.log.disk import Disk
 from headrace.log.segment import Segment
 from headrace.model.errors import StorageError
@@ -25,15 +26,20 @@ def expired_segments(segments: Sequence[Segment], *, before_us: int, below: int)
 class Removal:
     """Segments the log has already forgotten, to be removed from the disk in any thread."""
 
-    def __init__(self, directory: Path, disk: Disk, segments: list[Segment]) -> None:
+    def __init__(self, directory: Path, disk: Disk, segments: list[Segment], catalog: CatalogFile) -> None:
         self.segments = segments
         self.error: StorageError | None = None
         self._directory = directory
         self._disk = disk
+        self._catalog = catalog
 
     def run(self) -> None:
-        """Remove them, oldest first, so that a crash leaves no gap. Never raises OSError."""
+        """Remove them, oldest first, once the catalog says that they are not needed any more. Never raises OSError.
+
+        A removal that fails or is cut short is done by the next start.
+        """
         try:
+            self._catalog.retires(self.segments[-1].end)
             names = set(self._disk.list(self._directory))
             for segment in self.segments:
                 for path in (segment.path, segment.index_path):

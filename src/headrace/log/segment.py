@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log.disk import Disk, File, write_atomically
+from headrace.log.disk import Disk, File
 from headrace.log.extents import Extents, SegmentMap
 from headrace.log.format import (
     INDEX_SUFFIX,
@@ -57,13 +57,6 @@ class Segment:
 def segment_path(directory: Path, first: int) -> Path:
     """Where the segment that begins with this offset lives."""
     return directory / numbered_name(first, SEGMENT_SUFFIX)
-
-
-def create_segment(directory: Path, disk: Disk, header: SegmentHeader) -> Segment:
-    """A new empty segment, durable under its name before this returns."""
-    path = segment_path(directory, header.first)
-    write_atomically(disk, path, [header.encode()])
-    return Segment(path, header, header.first, SEGMENT_HEADER_SIZE, SegmentMap())
 
 
 def read_segment_header(file: File) -> SegmentHeader:

@@ -37,7 +37,7 @@ from headrace.server.http import build_app
 from headrace.server.marks import Marks
 from headrace.server.private import keep_private, write_private
 from headrace.server.quic import QuicListener
-from headrace.server.recovery import recover_broker
+from headrace.server.recovery import recover_broker, tell_report
 from headrace.server.serving import HttpServer, serve_http
 from headrace.server.snapshots import Snapshots
 from headrace.server.staging import Staging
@@ -101,7 +101,9 @@ class Node:
             if feed_child is not None or (config.listen.flight is not None and feed_installed()):
                 feed = FeedProcess(feed_child)
                 undo.push_async_callback(feed.stop, config.limits.drain_timeout_s)
-            stored = Log.open(data_dir / "log", disk, settings, accept_damage=accept_damage)
+            stored = Log.open(data_dir / "log", disk, settings, accept_damage=accept_damage, now=clock.now())
+            undo.callback(stored.close)
+            tell_report(stored.report)
             engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
             engine.journal()
             node = cls(config, engine, keyring, Staging(data_dir / "staging", disk), feed)
@@ -275,6 +277,8 @@ async def _serve(
     except LogDamaged as error:
         sys.stderr.write(f"headrace: {error}\n")
         return 1
+    for damage in node.engine.log.report.damage:
+        sys.stderr.write(f"headrace: accepted as lost: {damage}\n")
     gc.collect()
     gc.freeze()
     loop.add_signal_handler(signal.SIGHUP, node.reload)

@@ -31,22 +31,22 @@ def told(directory: Path) -> Committed:
 
 def test_a_reader_sees_every_change(tmp_path: Path) -> None:
     file = CommittedFile(tmp_path, OsDisk())
-    file.write(0, 0, changed=True)
+    file.write(0, 0, 0, changed=True)
     reader = CommittedReader(tmp_path)
     first = reader.read()
     assert (first.earliest, first.latest) == (0, 0)
-    file.write(0, 10, changed=False)
-    assert reader.read() == (first.turn + 1, 0, 10, first.generation)
-    file.write(5, 10, changed=True)
-    assert reader.read() == (first.turn + 2, 5, 10, first.generation + 1)
+    file.write(0, 10, 10, changed=False)
+    assert reader.read() == (first.turn + 1, 0, 10, first.generation, 10)
+    file.write(5, 10, 8, changed=True)
+    assert reader.read() == (first.turn + 2, 5, 10, first.generation + 1, 8)
     reader.close()
 
 
 def test_the_next_writer_goes_on_in_the_same_file_and_is_told_from_the_last(tmp_path: Path) -> None:
-    CommittedFile(tmp_path, OsDisk()).write(3, 9, changed=False)
+    CommittedFile(tmp_path, OsDisk()).write(3, 9, 9, changed=False)
     reader = CommittedReader(tmp_path)
     before = reader.read()
-    CommittedFile(tmp_path, OsDisk()).write(3, 9, changed=False)
+    CommittedFile(tmp_path, OsDisk()).write(3, 9, 9, changed=False)
     after = reader.read()
     assert (after.turn, after.earliest, after.latest) == (before.turn + 1, 3, 9)
     assert after.writer == before.writer + 1
@@ -64,7 +64,7 @@ def test_what_is_half_written_is_never_taken_for_a_value(garbage: bytes, at: int
     file = CommittedFile(Path(), _Memory())
     said = []
     for number in range(3):
-        file.write(number, 10 * number, changed=False)
+        file.write(number, 10 * number, number, changed=False)
         found = decode_committed(bytes(mapped))
         assert found is not None
         said.append(found)
@@ -75,7 +75,7 @@ def test_what_is_half_written_is_never_taken_for_a_value(garbage: bytes, at: int
 
 def test_readers_at_full_speed_never_see_two_values_mixed(tmp_path: Path) -> None:
     file = CommittedFile(tmp_path, OsDisk())
-    file.write(0, 0, changed=False)
+    file.write(0, 0, 0, changed=False)
     reader = CommittedReader(tmp_path)
     seen: list[Committed] = []
     done = threading.Event()
@@ -87,7 +87,7 @@ def test_readers_at_full_speed_never_see_two_values_mixed(tmp_path: Path) -> Non
     thread = threading.Thread(target=_read)
     thread.start()
     for number in range(20_000):
-        file.write(number, 3 * number, changed=False)
+        file.write(number, 3 * number, 0, changed=False)
     done.set()
     thread.join()
     assert all(each.latest == 3 * each.earliest for each in seen)
@@ -99,7 +99,7 @@ def test_a_file_that_is_none_is_refused_by_readers_and_replaced_by_a_writer(tmp_
     (tmp_path / COMMITTED_NAME).write_bytes(content)
     with pytest.raises(StorageError, match=COMMITTED_NAME):
         CommittedReader(tmp_path).read()
-    CommittedFile(tmp_path, OsDisk()).write(1, 2, changed=False)
+    CommittedFile(tmp_path, OsDisk()).write(1, 2, 2, changed=False)
     assert CommittedReader(tmp_path).read()[1:3] == (1, 2)
 
 
@@ -121,15 +121,15 @@ def test_a_log_says_how_far_it_reaches_and_when_its_segments_change(tmp_path: Pa
     assert begun.latest == 3
     log.append(record(batch(count=3)), refusable=True)
     flushed(log)
-    assert told(tmp_path)[1:] == (0, 6, begun.generation)
+    assert told(tmp_path)[1:] == (0, 6, begun.generation, 6)
     log.append(record(batch(count=3, size=2000)), refusable=True)
     flushed(log)
     rolled = told(tmp_path)
-    assert rolled[1:] == (0, 9, begun.generation + 1)
+    assert rolled[1:] == (0, 9, begun.generation + 1, 9)
     log.write_snapshot(b"", 9)
     removal = log.retire(1 << 60, 9)
     assert removal is not None
-    assert told(tmp_path)[1:] == (6, 9, rolled.generation + 1)
+    assert told(tmp_path)[1:] == (6, 9, rolled.generation + 1, 9)
     log.close()
     again = opened(tmp_path, HARD)
     assert (told(tmp_path).earliest, told(tmp_path).latest) == (again.first_offset, again.durable_offset)

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from headrace.log.catalog import Catalog, CatalogFile
 from headrace.log.direct import WORTHWHILE
 from headrace.log.disk import OsDisk
 from headrace.log.flush import AHEAD_BYTES, AHEAD_FLUSHES, BLOCK, FILL_BYTES_MIN, Fill, Writer
 from headrace.log.format import SEGMENT_HEADER_SIZE, SegmentHeader
 from tests.crash.faultdisk import FaultDisk, Survival
 
+ID = bytes(range(16))
 PATH = Path("/log") / f"{0:020}.seg"
 
 
 def a_writer(fill_bytes: int = 0) -> tuple[Writer, FaultDisk]:
     disk = FaultDisk()
-    writer = Writer(PATH.parent, disk, fill_bytes)
+    writer = Writer(PATH.parent, disk, fill_bytes, CatalogFile(PATH.parent, disk, Catalog(log=ID)))
     writer.start_segment(SegmentHeader(0, 0), [])
     return writer, disk
 
@@ -45,7 +47,7 @@ def test_large_writes_fill_nothing() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "RWF_DSYNC"), reason="this system cannot write and sync in one call")
 def test_a_small_write_is_one_call_even_when_it_fills_new_ground(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, OsDisk(), 1 << 20)
+    writer = Writer(tmp_path, OsDisk(), 1 << 20, CatalogFile(tmp_path, OsDisk(), Catalog(log=ID)))
     writer.start_segment(SegmentHeader(0, 0), [])
     order = writer.order([bytearray(b"12345678")], 8)
     assert order is not None

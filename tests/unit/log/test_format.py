@@ -29,16 +29,21 @@ def test_the_checksum_is_zlibs_whatever_computes_it() -> None:
     assert crc32(b"headrace") == zlib.crc32(b"headrace")
 
 
-def test_a_segment_header_comes_back() -> None:
-    header = SegmentHeader(first=2**40, created_us=-5, generation=3)
+IDS = pytest.mark.parametrize("log", [b"", bytes(range(16))], ids=["nameless", "named"])
+
+
+@IDS
+def test_a_segment_header_comes_back(log: bytes) -> None:
+    header = SegmentHeader(first=2**40, created_us=-5, generation=3, log=log)
     data = header.encode()
     assert len(data) == SEGMENT_HEADER_SIZE
     assert decode_segment_header(data) == header
 
 
+@IDS
 @pytest.mark.parametrize("position", range(SEGMENT_HEADER_SIZE))
-def test_a_flipped_bit_anywhere_in_a_segment_header_is_found(position: int) -> None:
-    data = bytearray(SegmentHeader(7, 7).encode())
+def test_a_flipped_bit_anywhere_in_a_segment_header_is_found(position: int, log: bytes) -> None:
+    data = bytearray(SegmentHeader(7, 7, log=log).encode())
     data[position] ^= 1
     with pytest.raises(BadHeader):
         decode_segment_header(bytes(data))
@@ -49,17 +54,20 @@ def test_a_short_header_is_bad() -> None:
         decode_segment_header(SegmentHeader(7, 7).encode()[:-1])
 
 
-def test_an_intact_header_of_a_later_version_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.log.format.SEGMENT_VERSION", SEGMENT_VERSION + 1)
-    data = SegmentHeader(7, 7).encode()
+@IDS
+def test_an_intact_header_of_a_later_version_is_not_damage(log: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("SEGMENT_VERSION", "SEGMENT_VERSION_NAMELESS"):
+        monkeypatch.setattr(f"headrace.log.format.{version}", SEGMENT_VERSION + 1)
+    data = SegmentHeader(7, 7, log=log).encode()
     monkeypatch.undo()
-    with pytest.raises(NewerFormat, match="version 2"):
+    with pytest.raises(NewerFormat, match=f"version {SEGMENT_VERSION + 1}"):
         decode_segment_header(data)
 
 
 def test_headers_that_differ_have_different_identities() -> None:
-    identities = {SegmentHeader(f, c, g).identity for f in (0, 1) for c in (0, 1) for g in (0, 1)}
-    assert len(identities) == 8
+    logs = (b"", bytes(16), bytes([1]) * 16)
+    identities = {SegmentHeader(f, c, g, log).identity for f in (0, 1) for c in (0, 1) for g in (0, 1) for log in logs}
+    assert len(identities) == 24
 
 
 def test_stamp_fills_in_id_length_and_checksum() -> None:

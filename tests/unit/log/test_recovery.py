@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from headrace.log import Log, LogDamaged, OsDisk, verify
-from headrace.log.format import SEGMENT_HEADER, crc32
+from headrace.log.committed import COMMITTED_NAME
+from headrace.log.format import crc32
 from headrace.model.errors import StorageError
 from tests.unit.log.records import SMALL, batch, filled, flushed, opened, record
 
@@ -54,7 +55,7 @@ def test_a_torn_tail_is_cut_and_kept(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_follows_a_torn_record_unsynced_is_cut_with_it(tmp_path: Path) -> None:
+def test_what_follows_a_torn_record_is_cut_with_it_unless_it_is_known_to_have_been_synced(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for _ in range(4):
         log.append(record(batch(count=2, size=100)), refusable=True)
@@ -64,6 +65,9 @@ def test_what_follows_a_torn_record_unsynced_is_cut_with_it(tmp_path: Path) -> N
     data = bytearray(path.read_bytes())
     data[64 + 2 * (len(data) - 64) // 4 + 30] ^= 1
     path.write_bytes(data)
+    with pytest.raises(LogDamaged, match="offsets 4 to 5 lost"):
+        opened(tmp_path)
+    (tmp_path / COMMITTED_NAME).unlink()
     log = opened(tmp_path)
     assert [torn.first for torn in log.report.torn] == [4]
     assert log.next_offset == 4
@@ -123,7 +127,7 @@ def test_a_log_of_a_later_version_is_refused_and_not_called_damaged(tmp_path: Pa
     (path,) = segments(tmp_path)
     data = bytearray(path.read_bytes())
     data[8] = 9
-    data[32:36] = crc32(bytes(data[: SEGMENT_HEADER.size - 4])).to_bytes(4, "little")
+    data[48:52] = crc32(bytes(data[:48])).to_bytes(4, "little")
     path.write_bytes(data)
     with pytest.raises(StorageError, match="format version 9"):
         opened(tmp_path)
