@@ -33,9 +33,6 @@ flight = "{flight}"
 [log]
 sync = "{sync}"
 
-[retry]
-ack_wait_ms = 30000
-
 [fujin]
 push_window = 16384
 """

@@ -87,7 +87,7 @@ async def test_a_message_that_keeps_failing_is_a_dead_letter_and_comes_back_by_r
     entering: OpenDoor, leaving: OpenDoor, tmp_path: Path
 ) -> None:
     doors: dict[str, Any] = {"listen": EVERY_DOOR, "sspq": {"topic": TOPIC}, "grpcq": {"max_attempts": ATTEMPTS}}
-    retry = {"max_attempts": ATTEMPTS, "backoff_ms": 1}
+    retry = {"max_attempts": ATTEMPTS, "backoff_ms": 1, "ack_wait_ms": 0}
     async with (
         broker(tmp_path, retry=retry, **doors) as node,
         AsyncExitStack() as stack,

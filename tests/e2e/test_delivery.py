@@ -11,10 +11,13 @@ from tests.harness.eventually import eventually
 from tests.harness.peer import NACK, POLL, frame, publish
 from tests.harness.stream import connected, delivered
 
+LITERAL = {"ack_wait_ms": 0}
+"""BlipMQ's printed timer: the backoff alone."""
+
 
 async def test_what_is_not_acked_in_time_comes_again_with_its_tag_and_then_dies() -> None:
     clock = TurnedClock()
-    async with broker(clock=clock) as node, connected(node) as peer:
+    async with broker(clock=clock, retry=LITERAL) as node, connected(node) as peer:
         subscription = await peer.subscribe(b"demo")
         graveyard = await peer.subscribe(b"$dead.demo")
         peer.send(publish(b"demo", b"one"))
@@ -32,7 +35,7 @@ async def test_what_is_not_acked_in_time_comes_again_with_its_tag_and_then_dies(
 
 async def test_a_late_ack_counts_until_the_message_is_delivered_again() -> None:
     clock = TurnedClock()
-    async with broker(clock=clock) as node, connected(node) as peer:
+    async with broker(clock=clock, retry=LITERAL) as node, connected(node) as peer:
         subscription = await peer.subscribe(b"demo")
         peer.send(publish(b"demo", b"one"))
         await peer.fence()
@@ -48,7 +51,7 @@ async def test_a_late_ack_counts_until_the_message_is_delivered_again() -> None:
 async def test_attempts_survive_a_restart(tmp_path: Path) -> None:
     clock = TurnedClock()
     for attempt in (1, 2, 3):
-        async with broker(tmp_path, clock=clock) as node, connected(node) as peer:
+        async with broker(tmp_path, clock=clock, retry=LITERAL) as node, connected(node) as peer:
             subscription = await peer.subscribe(b"demo")
             if attempt == 1:
                 peer.send(publish(b"demo", b"one"))
@@ -57,7 +60,7 @@ async def test_attempts_survive_a_restart(tmp_path: Path) -> None:
             (info,) = node.engine.broker.subscriptions()
             assert (info.id, info.in_flight) == (subscription, 1)
         clock.turn(1)
-    async with broker(tmp_path, clock=clock) as node, connected(node) as peer:
+    async with broker(tmp_path, clock=clock, retry=LITERAL) as node, connected(node) as peer:
         assert await peer.take(subscription, 1) == []
         assert node.engine.broker.counters.dead == 1
 

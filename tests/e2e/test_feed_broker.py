@@ -40,7 +40,10 @@ async def rows(node: Node, **ticket: Any) -> list[dict[str, Any]]:
 
 async def test_the_life_of_a_message_is_in_its_events() -> None:
     clock = TurnedClock()
-    async with broker(clock=clock, listen=FLIGHT, retry={"max_attempts": 2}) as node, connected(node) as peer:
+    async with (
+        broker(clock=clock, listen=FLIGHT, retry={"max_attempts": 2, "ack_wait_ms": 0}) as node,
+        connected(node) as peer,
+    ):
         subscription = await peer.subscribe(b"demo")
         peer.send(publish(b"demo", b"good") + publish(b"demo", b"bad"))
         await peer.fence()

@@ -1,5 +1,6 @@
 """Reading a configuration: three sources, one winner, and errors that say what to change."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,63 @@ def test_the_flat_file_of_the_original_daemon_is_understood(tmp_path: Path, name
     assert config.auth.api_keys == ("one", "two")
 
 
+def test_only_a_configuration_in_the_originals_style_keeps_its_literal_timer(tmp_path: Path) -> None:
+    assert Config().retry.ack_wait_ms == load(write(tmp_path, FULL)).retry.ack_wait_ms == 30_000
+    assert load(write(tmp_path, FLAT, "blipmq.yaml")).retry.ack_wait_ms == 0
+    assert load(None, {"BLIPMQ_PORT": "7000"}).retry.ack_wait_ms == 0
+    assert load(write(tmp_path, "port = 7000\n[retry]\nack_wait_ms = 9")).retry.ack_wait_ms == 9
+    environ = {"HEADRACE_RETRY__ACK_WAIT_MS": "8"}
+    assert load(write(tmp_path, FLAT, "blipmq.yaml"), environ).retry.ack_wait_ms == 8
+
+
+ORIGINAL_ENVIRONMENT: dict[str, tuple[str, Callable[[Config], object], object]] = {
+    "BIND_ADDR": ("::1", lambda c: str(c.listen.blipmq), "[::1]:7000"),
+    "PORT": ("6000", lambda c: str(c.listen.blipmq), "0.0.0.0:6000"),
+    "METRICS_ADDR": ("0.0.0.0", lambda c: str(c.listen.http), "0.0.0.0:7001"),
+    "METRICS_PORT": ("6001", lambda c: str(c.listen.http), "127.0.0.1:6001"),
+    "WAL_PATH": ("/elsewhere/b.wal", lambda c: c.data_dir, "/elsewhere/b"),
+    "FSYNC_POLICY": ("interval_ms:20", lambda c: c.log.sync, "interval_ms:20"),
+    "MAX_RETRIES": ("9", lambda c: c.retry.max_attempts, 9),
+    "RETRY_BACKOFF_MS": ("7", lambda c: c.retry.backoff_ms, 7),
+    "ALLOWED_API_KEYS": ("a, b", lambda c: c.auth.api_keys, ("a", "b")),
+    "TLS_CERT_PATH": ("c.pem", lambda c: c.tls.cert, "c.pem"),
+    "ENABLE_TOKIO_CONSOLE": ("on", lambda c: c.listen.sspq, Address("127.0.0.1", 8888)),
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "BLIPMQ_"])
+@pytest.mark.parametrize("name", ORIGINAL_ENVIRONMENT)
+def test_the_originals_environment_goes_before_its_file(tmp_path: Path, name: str, prefix: str) -> None:
+    text, read, expected = ORIGINAL_ENVIRONMENT[name]
+    path = write(tmp_path, FLAT + "tls_key_path: k.pem\ntls_cert_path: other.pem\n", "blipmq.yaml")
+    plain, changed = load(path), load(path, {prefix + name: text})
+    assert read(changed) == expected
+    assert name == "ENABLE_TOKIO_CONSOLE" or read(plain) != expected
+    both = {"BLIPMQ_" + name: text, name: "nonsense"}
+    assert load(path, both) == changed
+
+
+def test_ours_goes_before_the_originals_environment(tmp_path: Path) -> None:
+    environ = {"BLIPMQ_FSYNC_POLICY": "none", "HEADRACE_LOG__SYNC": "every_n:2"}
+    assert load(write(tmp_path, FLAT, "blipmq.yaml"), environ).log.sync == "every_n:2"
+
+
+def test_the_originals_environment_may_name_the_file_or_be_all_there_is(tmp_path: Path) -> None:
+    path = write(tmp_path, FLAT, "blipmq.yaml")
+    assert load(None, {"BLIPMQ_CONFIG": str(path)}) == load(path)
+    assert load(write(tmp_path, FULL), {"BLIPMQ_CONFIG": str(path)}) == load(write(tmp_path, FULL))
+    assert load(None, {"BLIPMQ_PORT": "7000"}).listen.blipmq == Address("127.0.0.1", 7000)
+    assert load(None, {"PORT": "7000", "CONFIG": str(path)}) == Config()
+
+
+def test_the_originals_environment_says_so_where_it_sets_nothing_or_nonsense(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"BLIPMQ_PORT: sets nothing.*our own name"):
+        load(write(tmp_path, FULL), {"BLIPMQ_PORT": "7000"})
+    for name, text in (("PORT", "many"), ("BLIPMQ_MAX_RETRIES", "0"), ("FSYNC_POLICY", "often")):
+        with pytest.raises(ConfigError, match=f"environment variable {name}"):
+            load(write(tmp_path, FLAT, "blipmq.yaml"), {name: text})
+
+
 def test_a_flat_key_beside_ours_for_the_same_setting_is_refused(tmp_path: Path) -> None:
     error = failure(tmp_path, 'fsync_policy = "always"\n[log]\nsync = "none"\n')
     assert error.key == "fsync_policy"
@@ -221,6 +279,40 @@ def test_a_wrong_environment_variable_is_named() -> None:
         load(None, {"HEADRACE_LOG__SNYC": "always"})
     with pytest.raises(ConfigError, match=r"environment variable HEADRACE_RETRY__BACKOFF_MS: retry.backoff_ms"):
         load(None, {"HEADRACE_RETRY__BACKOFF_MS": "soon"})
+
+
+@given(st.sampled_from(known_keys()), st.data())
+def test_a_variable_that_was_surely_meant_to_set_a_key_is_refused(key: tuple[str, ...], data: st.DataObject) -> None:
+    right = environment_name(key)
+    if "*" in right or "__" not in right:
+        return
+    wrong = right.replace("__", "_")
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(len("HEADRACE_"), len(wrong)))
+        wrong = wrong[:at] + data.draw(st.sampled_from("AEXZ")) + wrong[at:]
+    wrong = data.draw(st.sampled_from([wrong, wrong.lower()]))
+    with pytest.raises(ConfigError, match=f"environment variable {wrong}: sets nothing; did you mean HEADRACE_"):
+        load(None, {wrong: "x"})
+
+
+def test_a_forgotten_underscore_is_named_with_the_right_name() -> None:
+    for key in known_keys():
+        right = environment_name(key)
+        if "*" not in right and "__" in right:
+            with pytest.raises(ConfigError, match=f"did you mean {right}\\?"):
+                load(None, {right.replace("__", "_"): "x"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HEADRACE_KEY", "HEADRACE_CA", "HEADRACE_CERT", "HEADRACE_PURE", "HEADRACE_FLIGHT", "HEADRACE_KILL_CYCLES",
+        "HEADRACE_PORT", "HEADRACE_SERVICE_HOST", "HEADRACE_SERVICE_PORT_BLIPMQ", "HEADRACE_PORT_5555_TCP_ADDR",
+        "HEADRACE_LISTEN_PORT", "HEADRACE_LOG_SERVICE_HOST", "HEADRACE_GRPC_PORT_50051_TCP", "HEADRACE_IMAGE_TAG",
+    ],
+)  # fmt: skip
+def test_variables_that_are_no_settings_pass(name: str) -> None:
+    assert load(None, {name: "anything"}) == Config()
 
 
 def test_keys_appear_neither_in_errors_nor_in_representations(tmp_path: Path) -> None:

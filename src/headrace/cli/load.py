@@ -75,7 +75,7 @@ def bench(
 async def _on_own(directory: Path, sync: str, load: "Load", output: Output) -> "list[Result]":
     from headrace.cli.process import own_broker
 
-    async with own_broker(directory, f'[log]\nsync = "{sync}"\n[retry]\nack_wait_ms = 30000\n') as broker:
+    async with own_broker(directory, f'[log]\nsync = "{sync}"\n') as broker:
         return await _on(broker.target, load, f"a broker of its own in {directory}, sync {sync}", output)
 
 

@@ -1,4 +1,4 @@
-"""The flat configuration file of the original BlipMQ daemon, read as ours.
+"""The flat configuration of the original BlipMQ daemon, its file and its environment, read as ours.
 
 bind_addr, port              listen.blipmq
 metrics_addr, metrics_port   listen.http
@@ -9,12 +9,18 @@ retry_backoff_ms             retry.backoff_ms
 allowed_api_keys             auth.api_keys
 tls_cert_path, tls_key_path  tls.cert, tls.key
 enable_tokio_console         nothing: there is no such console here
+
+Its retry timer is the backoff alone, so a configuration in its style means `retry.ack_wait_ms = 0` unless that is set.
+
+Its environment goes before its file. Its document prints the bare names (`PORT`), its program reads them behind a
+prefix (`BLIPMQ_PORT`): the second is unmistakable and counts everywhere, the first only beside a file in its style.
 """
 
 from collections.abc import Mapping
 from typing import TypeVar
 
 from headrace.config.address import Address
+from headrace.config.build import Text
 from headrace.config.errors import ConfigError, KeyPath, dotted
 
 _T = TypeVar("_T", str, int)
@@ -33,12 +39,30 @@ _ADDRESSES = {
 }
 _IGNORED = "enable_tokio_console"
 
+_PREFIX = "BLIPMQ_"
+_LITERAL_TIMER: KeyPath = ("retry", "ack_wait_ms")
+
+CONFIG_VARIABLE = f"{_PREFIX}CONFIG"
+"""Names the file where nobody else does."""
+
 FLAT_KEYS = frozenset({*_RENAMED, *(key for pair in _ADDRESSES.values() for key in pair[:2]), "wal_path", _IGNORED})
 
 
 def is_flat(raw: Mapping[str, object]) -> bool:
     """Whether the file is written in BlipMQ's style: at least one of its keys at the top."""
     return not FLAT_KEYS.isdisjoint(raw)
+
+
+def flat_environment(environ: Mapping[str, str], *, bare: bool) -> dict[str, tuple[str, str]]:
+    """For each of BlipMQ's keys that the environment sets, the variable's name and text; `bare` names count last."""
+    found = {}
+    for key in sorted(FLAT_KEYS):
+        names = (_PREFIX + key.upper(), key.upper()) if bare else (_PREFIX + key.upper(),)
+        for name in names:
+            if name in environ:
+                found[key] = (name, environ[name])
+                break
+    return found
 
 
 def from_flat(raw: Mapping[str, object]) -> tuple[dict[KeyPath, object], dict[KeyPath, str]]:
@@ -61,6 +85,8 @@ def from_flat(raw: Mapping[str, object]) -> tuple[dict[KeyPath, object], dict[Ke
     if "wal_path" in raw:
         values["data_dir",] = _typed(raw, "wal_path", str, "").removesuffix(".wal")
         origins["data_dir",] = "wal_path"
+    if not _holds(raw, _LITERAL_TIMER):
+        values[_LITERAL_TIMER] = 0
     for ours, theirs in origins.items():
         if _holds(raw, ours):
             raise ConfigError(theirs, f"says the same as {dotted(ours)}; keep one of them")
@@ -69,6 +95,8 @@ def from_flat(raw: Mapping[str, object]) -> tuple[dict[KeyPath, object], dict[Ke
 
 def _typed(raw: Mapping[str, object], key: str, kind: type[_T], default: _T) -> _T:
     value = raw.get(key, default)
+    if kind is int and isinstance(value, Text) and value.isascii() and value.isdigit():
+        value = int(value)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ConfigError(key, f"expected {kind.__name__}, got {type(value).__name__}")
     return value

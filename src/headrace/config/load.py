@@ -3,13 +3,15 @@
 The only place that opens a configuration file. What the keys mean is in `sections`.
 """
 
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
 
-from headrace.config.blipmq import FLAT_KEYS, from_flat, is_flat
+from headrace.config.blipmq import CONFIG_VARIABLE, FLAT_KEYS, flat_environment, from_flat, is_flat
 from headrace.config.build import Text, build
 from headrace.config.errors import ConfigError, KeyPath, dotted, suggestion
 from headrace.config.sections import AuthSection, Config, KeyEntry, Section, TopicSection
@@ -20,6 +22,12 @@ FILE_SIZE_MAX = 1 << 20
 
 _YAML_SUFFIXES = {".yaml", ".yml"}
 _TOP_LEVEL = "HEADRACE_DATA_DIR"
+_NO_SETTINGS = frozenset({"HEADRACE_KEY", "HEADRACE_CA", "HEADRACE_CERT", "HEADRACE_PURE", "HEADRACE_FLIGHT"})
+"""What clients, examples and the choice of kernels read."""
+
+_NEAR = 0.8
+_ORCHESTRATED = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+"""What Kubernetes makes up for a service whose name begins with ours."""
 
 
 def load(
@@ -30,20 +38,18 @@ def load(
     """The configuration of a file, an environment and command line flags, the later winning over the earlier.
 
     `overrides` is keyed by dotted path, or by section with a mapping of keys. Relative paths are relative to the
-    working directory, wherever they are written.
+    working directory, wherever they are written. Without a path the environment of the original BlipMQ daemon may
+    name one.
     Raises ConfigError.
     """
-    tree: dict[str, object] = {}
+    environ = environ or {}
+    path = path or environ.get(CONFIG_VARIABLE)
+    raw = _read(Path(path)) if path else {}
     sources: dict[KeyPath, str] = {}
-    if path is not None:
-        tree = _read(Path(path))
-        try:
-            tree = _unflatten(tree, sources, str(path))
-        except ConfigError as error:
-            raise ConfigError(error.key, error.detail, source=str(path)) from None
-    for key, (name, text) in _from_environment(environ or {}).items():
+    tree = _unflatten(raw, environ, sources, str(path or ""))
+    for key, (name, text) in _from_environment(environ).items():
         _put(tree, key, Text(text))
-        sources[key] = f"environment variable {name}"
+        sources[key] = _variable(name)
     for key, value in _flat(overrides or {}):
         _put(tree, key, value)
         sources[key] = "command line"
@@ -122,15 +128,32 @@ def _yaml(text: str) -> object:
         raise ValueError(str(error)) from None
 
 
-def _unflatten(raw: dict[str, object], sources: dict[KeyPath, str], path: str) -> dict[str, object]:
-    """The tree with BlipMQ's flat keys, if there are any, moved to their places in ours."""
-    if not is_flat(raw):
+def _unflatten(
+    raw: dict[str, object], environ: Mapping[str, str], sources: dict[KeyPath, str], path: str
+) -> dict[str, object]:
+    """The tree with BlipMQ's flat keys, of the file and over them of the environment, moved to their places in ours."""
+    flat = is_flat(raw)
+    variables = flat_environment(environ, bare=flat)
+    if variables and raw and not flat:
+        name = next(iter(variables.values()))[0]
+        detail = f"sets nothing, because {path} is not in BlipMQ's style; use our own name for it"
+        raise ConfigError("", detail, source=_variable(name))
+    if not variables and not flat:
         return raw
-    values, origins = from_flat(raw)
+
+    def source(key: str) -> str:
+        """Where BlipMQ's key was set."""
+        return _variable(variables[key][0]) if key in variables else path
+
+    try:
+        values, origins = from_flat(raw | {key: Text(text) for key, (_, text) in variables.items()})
+    except ConfigError as error:
+        raise ConfigError(error.key, error.detail, source=source(error.key)) from None
     tree = {key: value for key, value in raw.items() if key not in FLAT_KEYS}
     for key, value in values.items():
         _put(tree, key, value)
-        sources[key] = f"{path}: {origins[key]}"
+        if key in origins:
+            sources[key] = source(origins[key]) if origins[key] in variables else f"{path}: {origins[key]}"
     return tree
 
 
@@ -139,13 +162,30 @@ def _from_environment(environ: Mapping[str, str]) -> dict[KeyPath, tuple[str, st
     known = {environment_name(key): key for key in known_keys()}
     found: dict[KeyPath, tuple[str, str]] = {}
     for name, text in environ.items():
-        if not name.upper().startswith(ENVIRONMENT_PREFIX) or ("__" not in name and name.upper() != _TOP_LEVEL):
+        if not name.upper().startswith(ENVIRONMENT_PREFIX):
+            continue
+        if "__" not in name and name.upper() != _TOP_LEVEL:
+            _check_meant(name, known)
             continue
         key = known.get(name.upper()) or _topic_key(name)
         if key is None:
-            raise ConfigError("", f"sets nothing; {suggestion(name, known)}", source=f"environment variable {name}")
+            raise ConfigError("", f"sets nothing; {suggestion(name, known)}", source=_variable(name))
         found[key] = (name, text)
     return found
+
+
+def _check_meant(name: str, known: Iterable[str]) -> None:
+    """Let a variable pass that is none of our settings, unless it was surely meant to be one. Raises ConfigError."""
+    if name.upper() in _NO_SETTINGS or _ORCHESTRATED.fullmatch(name.upper()):
+        return
+    squeezed = {right.replace("__", "_").removeprefix(ENVIRONMENT_PREFIX): right for right in known}
+    near = get_close_matches(name.upper().removeprefix(ENVIRONMENT_PREFIX), squeezed, n=1, cutoff=_NEAR)
+    if near:
+        raise ConfigError("", f"sets nothing; did you mean {squeezed[near[0]]}?", source=_variable(name))
+
+
+def _variable(name: str) -> str:
+    return f"environment variable {name}"
 
 
 def _topic_key(name: str) -> KeyPath | None:

@@ -66,7 +66,7 @@ class RetrySection(Section, frozen=True, kw_only=True):
 
     max_attempts: Attempts = 3
     backoff_ms: UpToADayMs = 100
-    ack_wait_ms: UpToADayMs = 0
+    ack_wait_ms: UpToADayMs = 30_000
 
 
 class BrokerSection(Section, frozen=True, kw_only=True):

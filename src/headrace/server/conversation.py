@@ -89,7 +89,8 @@ class Conversation:
     def receive(self, view: memoryview) -> int:
         """Carry out what these bytes ask for; how many of them are done with.
 
-        The rest must be presented again, with what follows, when `stalled` is false.
+        The rest must be presented again, with what follows, when `stalled` is false. Behind the last word of a peer
+        that leaves, or that broke its protocol, everything is.
         """
         done = 0
         try:
@@ -101,12 +102,14 @@ class Conversation:
                 if not requests or (done == len(view) and self.identity is not None):
                     break
         except PeerProtocolError:
-            self._work()
-            self._finish()
-        return done
+            self._part()
+            self._maybe_part()
+        return len(view) if self._leaving else done
 
     def ended(self) -> None:
         """The peer will send nothing more."""
+        if self._leaving:
+            return
         self._todo.extend(self._session.ended())
         self._work()
 
@@ -120,7 +123,9 @@ class Conversation:
 
     @property
     def stalled(self) -> bool:
-        """Whether requests wait, or replies do that the peer would have to read first."""
+        """Whether requests wait, or replies do that the peer would have to read first, or nobody listens any more."""
+        if self._leaving:
+            return True
         waiting = self._todo or self._outlet.congested() or self._promises.crowded
         if waiting or self._engine.log.pending_bytes > self._terms.pending_bytes_max:
             self._engine.when_settled(self)
@@ -151,7 +156,7 @@ class Conversation:
 
     def take_again(self, request: Take) -> None:
         """Engine's call: something has come for a take that found nothing a moment ago."""
-        if not self._todo and not self.closing and self._has_room():
+        if not self._todo and not self.closing and not self._leaving and self._has_room():
             self._take(request, again=True)
             self._work()
             self._promises.journal()
@@ -252,11 +257,7 @@ class Conversation:
                 self._promises.hold()
                 self._serve()
             case Leave(tag):
-                reading.release()
-                self._promises.journal()
-                self._promises.send()
-                self._leaving = True
-                self._todo.clear()
+                self._part()
                 self._session.fence_passed(tag)
                 self._promises.hold()
                 self._maybe_part()
@@ -376,13 +377,18 @@ class Conversation:
             return
         self._session.refused(request.tag, BrokerError(Code.UNAUTHENTICATED, "invalid API key"))
 
+    def _part(self) -> None:
+        """Listen no more: what was held goes back, and what was promised is all that will still be said."""
+        self._leaving = True
+        self._todo.clear()
+        self._takes.end_standing()
+        if self._reading is not None:
+            self._reading.release()
+            self._promises.journal()
+        self._promises.send()
+
     def _maybe_part(self) -> None:
-        """Close once the last word to a peer that leaves is sent."""
+        """Close once everything promised to a peer that is listened to no more is sent."""
         if self._leaving and not self._promises and not self.closing:
             self.closing = True
             self._outlet.close()
-
-    def _finish(self) -> None:
-        self._promises.send()
-        self.closing = True
-        self._outlet.close()

@@ -26,6 +26,11 @@ from headrace.server.engine import Engine
 
 ARENA_SIZE = 1 << 20
 BIG_FRAME = 1 << 16
+LINGER_S = 2.0
+LINGER_BYTES_MAX = 4 << 20
+"""How long, and for how much, a peer's words are read to be dropped so that it gets our last ones: a socket closed with
+bytes unread takes back what it sent."""
+
 SILENCE_S, PROBE_EVERY_S, PROBES = 15, 5, 3
 """A peer that has vanished holds messages: silent for so long it is probed, and so many times in vain it is gone."""
 
@@ -173,8 +178,10 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._congested = False
         self._ended = False
+        self._dropped: int | None = None
         self._auth_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
+        self._linger_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the peer or turn it away."""
@@ -218,7 +225,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._listener.arena_view[rest:]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Carry out what has arrived."""
+        """Carry out what has arrived, or drop what nobody listens to any more."""
+        if self._dropped is not None:
+            self._drop(nbytes)
+            return
         if self._frame is None:
             filled, self._rest = len(self._rest) + nbytes, b""
             self._present(self._listener.arena_view[:filled])
@@ -231,12 +241,14 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer says no more: what it was promised is still sent."""
         self._ended = True
+        if self._dropped is not None:
+            return False
         self._conversation.ended()
         return self._conversation.busy and self._listener.half_open
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the peer."""
-        for deadline in (self._auth_deadline, self._write_deadline):
+        for deadline in (self._auth_deadline, self._write_deadline, self._linger_deadline):
             if deadline is not None:
                 deadline.cancel()
         self._conversation.closed()
@@ -259,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         """Send to the peer."""
         assert self._transport is not None
-        if not self._transport.is_closing():
+        if self._dropped is None and not self._transport.is_closing():
             self._transport.write(data)
 
     def congested(self) -> bool:
@@ -267,9 +279,24 @@ class Connection(asyncio.BufferedProtocol):
         return self._congested
 
     def close(self) -> None:
-        """Close once everything written is sent."""
+        """Close once everything written is sent; a peer that has not said its last word gets time to read ours."""
         assert self._transport is not None
-        self._transport.close()
+        if self._ended or self._listener.deaf or not self._transport.can_write_eof():
+            self._transport.close()
+        elif self._dropped is None and not self._transport.is_closing():
+            self._dropped = 0
+            self._rest, self._frame = b"", None
+            self._transport.write_eof()
+            self._linger_deadline = asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
+            self._read(True)
+
+    def _drop(self, nbytes: int) -> None:
+        """Read no further than a bounded way behind our last word."""
+        assert self._transport is not None
+        assert self._dropped is not None
+        self._dropped += nbytes
+        if self._dropped > LINGER_BYTES_MAX:
+            self._transport.close()
 
     def drain(self) -> None:
         """Tell the peer that the server is about to stop, and take no more requests unless it may take leave."""

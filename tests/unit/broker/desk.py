@@ -1,6 +1,6 @@
 """A broker on a log in memory, with the calls that tests repeat."""
 
-from headrace.broker import Broker, BrokerSettings
+from headrace.broker import Broker, BrokerSettings, RetryPolicy
 from headrace.model.batch import Batch, build_batch
 from headrace.model.events import Event, EventPart
 from headrace.model.requests import Start
@@ -9,13 +9,15 @@ from tests.simulation.memory_log import MemoryLog
 OWNER = "owner"
 MS = 1000
 SECOND = 1_000_000
+LITERAL = RetryPolicy(ack_wait_ms=0)
+"""The backoff alone decides when a delivery comes again, so that tests can count in it."""
 
 
 class Desk:
     """Everything is synced at once; `now` moves only when told."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
-        self.settings = settings or BrokerSettings()
+        self.settings = settings or BrokerSettings(retry=LITERAL)
         self.log = MemoryLog()
         self.broker = Broker(self.log, self.settings)
         self.now = SECOND

@@ -7,7 +7,7 @@ from headrace.broker.dispatch import WARM_MAX
 from headrace.model.batch import Batch
 from headrace.model.events import Event, Range
 from headrace.model.requests import Start
-from tests.unit.broker.desk import MS, OWNER, SECOND, Desk
+from tests.unit.broker.desk import LITERAL, MS, OWNER, SECOND, Desk
 
 
 def test_messages_come_in_order_with_ids_from_one() -> None:
@@ -87,7 +87,7 @@ def test_an_unknown_subscription_or_somebody_elses_has_nothing() -> None:
 
 
 def test_the_in_flight_limit_holds_the_cursor_until_acks() -> None:
-    desk = Desk(BrokerSettings(inflight_max=3))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=3))
     sub = desk.subscribe("t")
     desk.publish("t", b"a", b"b", b"c", b"d")
     assert len(desk.take(sub)) == 3
@@ -130,7 +130,7 @@ def test_a_topic_may_delay_everything() -> None:
 
 
 def test_delayed_messages_cannot_fill_the_memory() -> None:
-    desk = Desk(BrokerSettings(inflight_max=2))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=2))
     sub = desk.subscribe("t")
     for value in (b"a", b"b", b"c"):
         desk.publish("t", value, due=desk.now + SECOND)

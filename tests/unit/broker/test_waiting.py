@@ -1,5 +1,5 @@
 from headrace.broker import BrokerSettings, RetryPolicy
-from tests.unit.broker.desk import MS, Desk
+from tests.unit.broker.desk import LITERAL, MS, Desk
 
 
 def test_a_publish_calls_as_many_as_it_has_messages_in_the_order_they_came() -> None:
@@ -67,7 +67,7 @@ def test_a_delayed_message_calls_when_it_is_due() -> None:
 
 
 def test_room_in_flight_calls() -> None:
-    desk = Desk(BrokerSettings(inflight_max=2))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=2))
     sub = desk.subscribe("t")
     desk.publish("t", b"1", b"2", b"3")
     desk.take(sub, consumer="ann")
@@ -114,7 +114,7 @@ def test_the_end_of_a_subscription_calls_everybody() -> None:
 
 
 def test_room_in_flight_calls_one_after_the_other() -> None:
-    desk = Desk(BrokerSettings(inflight_max=2))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=2))
     sub = desk.subscribe("t")
     desk.publish("t", b"1", b"2", b"3", b"4")
     desk.take(sub, consumer="ann")
@@ -129,7 +129,7 @@ def test_room_in_flight_calls_one_after_the_other() -> None:
 
 
 def test_room_made_by_a_death_calls() -> None:
-    desk = Desk(BrokerSettings(inflight_max=1))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=1))
     sub = desk.subscribe("t")
     desk.publish("t", b"1", tries=1)
     desk.publish("t", b"2")
@@ -142,7 +142,7 @@ def test_room_made_by_a_death_calls() -> None:
 
 
 def test_room_found_by_a_take_calls_those_who_found_none() -> None:
-    desk = Desk(BrokerSettings(inflight_max=2))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=2))
     sub = desk.subscribe("t")
     desk.publish("t", b"1", b"2", expires=desk.now + 150 * MS)
     desk.publish("t", b"3", b"4")
@@ -156,7 +156,7 @@ def test_room_found_by_a_take_calls_those_who_found_none() -> None:
 
 
 def test_a_take_that_finds_nothing_calls_nobody() -> None:
-    desk = Desk(BrokerSettings(inflight_max=3))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=3))
     sub = desk.subscribe("t")
     desk.broker.wait(sub, "ann")
     for limit in (10, 1):
@@ -165,7 +165,7 @@ def test_a_take_that_finds_nothing_calls_nobody() -> None:
 
 
 def test_room_in_flight_calls_nobody_at_the_end_of_the_topic() -> None:
-    desk = Desk(BrokerSettings(inflight_max=2))
+    desk = Desk(BrokerSettings(retry=LITERAL, inflight_max=2))
     sub = desk.subscribe("t")
     desk.publish("t", b"1", b"2")
     assert desk.take(sub, consumer="ann")
