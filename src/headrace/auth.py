@@ -38,10 +38,12 @@ class BadKeyEntry(HeadraceError):
 class Scope:
     """A set of topic patterns (`*`, `?`, `[…]` as in a shell, dots are ordinary), with its decisions remembered."""
 
-    __slots__ = ("_decisions", "_match", "patterns")
+    __slots__ = ("_decisions", "_match", "heads", "patterns")
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = tuple(patterns)
+        self.heads = tuple(re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in self.patterns)
+        """How the names begin that the patterns match, as far as that is the same for all names of a pattern."""
         self._match = re.compile("|".join(map(translate, self.patterns)) or r"(?!)").match
         self._decisions: dict[str, bool] = {}
 
@@ -85,6 +87,7 @@ class Identity:
     owner: str
     publish: Scope = field(default=EVERYTHING, compare=False)
     subscribe: Scope = field(default=EVERYTHING, compare=False)
+    metrics: bool = field(default=False, compare=False)
     credential: str = field(default="", compare=False, repr=False)
 
     def may_publish(self, topic: str) -> bool:
@@ -96,6 +99,11 @@ class Identity:
         return self.subscribe.allows(topic) or (
             topic.startswith(DEAD_PREFIX) and self.subscribe.allows(topic[len(DEAD_PREFIX) :])
         )
+
+    @property
+    def may_watch(self) -> bool:
+        """Whether it may see numbers that tell of all topics: the metrics, and everything in the broker's status."""
+        return self.metrics or "*" in self.subscribe.patterns
 
     @property
     def is_unrestricted(self) -> bool:
@@ -114,6 +122,7 @@ class _Entry:
     digest: bytes
     publish: Scope
     subscribe: Scope
+    metrics: bool
 
     @property
     def credential(self) -> str:
@@ -130,7 +139,9 @@ class Keyring:
         self._certificates = {each.owner: each for each in certificates}
         for entry in self._entries:
             if entry.name and entry.name not in self._certificates:
-                self._certificates[entry.name] = _certified(entry.name, entry.publish, entry.subscribe)
+                self._certificates[entry.name] = _certified(
+                    entry.name, entry.publish, entry.subscribe, entry.metrics
+                )
 
     @classmethod
     def from_settings(
@@ -168,7 +179,7 @@ class Keyring:
                 found = entry
         if found is None:
             return None
-        return Identity(found.name or owner_of(key), found.publish, found.subscribe, found.credential)
+        return Identity(found.name or owner_of(key), found.publish, found.subscribe, found.metrics, found.credential)
 
     def certified(self, common_name: str | None) -> Identity | None:
         """Whose certificate this is, which the transport has verified; None for one that no entry names.
@@ -195,6 +206,7 @@ class Keyring:
             and owner == identity.owner
             and now.publish.covers(identity.publish)
             and now.subscribe.covers(identity.subscribe)
+            and now.metrics >= identity.metrics
         )
 
 
@@ -242,8 +254,7 @@ def _entry(item: str | KeyEntry, index: int) -> _Entry:
         salt = hmac.digest(_PLAIN_SALT, key, HASH_SCHEME)[:SALT_SIZE]  # the same each time the file is read anew
         digest = _digest(salt, key)
     _check_name(item.name, f"auth.api_keys[{index}].name")
-    publish, subscribe = _scope(item.publish, item.subscribe), _scope(item.subscribe, item.publish)
-    return _Entry(item.name, salt, digest, publish, subscribe)
+    return _Entry(item.name, salt, digest, *_scopes(item), item.metrics)
 
 
 def _named(entries: Iterable[CertificateEntry]) -> list[Identity]:
@@ -253,14 +264,12 @@ def _named(entries: Iterable[CertificateEntry]) -> list[Identity]:
         _check_name(item.name, place)
         if item.name in named:
             raise BadKeyEntry(f"{place}: an earlier entry names {item.name!r}; keep one of them")
-        named[item.name] = _certified(
-            item.name, _scope(item.publish, item.subscribe), _scope(item.subscribe, item.publish)
-        )
+        named[item.name] = _certified(item.name, *_scopes(item), item.metrics)
     return list(named.values())
 
 
-def _certified(name: str, publish: Scope, subscribe: Scope) -> Identity:
-    return Identity(name, publish, subscribe, CERTIFICATE + name)
+def _certified(name: str, publish: Scope, subscribe: Scope, metrics: bool) -> Identity:
+    return Identity(name, publish, subscribe, metrics, CERTIFICATE + name)
 
 
 def _check_name(name: str, place: str) -> None:
@@ -270,8 +279,8 @@ def _check_name(name: str, place: str) -> None:
         raise BadKeyEntry(f"{place}: {name!r} is taken by the broker itself, as are {words}; choose another")
 
 
-def _scope(own: tuple[str, ...] | None, other: tuple[str, ...] | None) -> Scope:
-    """An entry that lists neither kind of topics may do everything; one that lists either may do what it lists."""
-    if own is None:
-        return EVERYTHING if other is None else Scope(())
-    return Scope(own)
+def _scopes(item: KeyEntry | CertificateEntry) -> tuple[Scope, Scope]:
+    """What an entry may publish to and subscribe to: everything if it does not say what it is for, else what it lists."""
+    if item.publish is None and item.subscribe is None and not item.metrics:
+        return EVERYTHING, EVERYTHING
+    return Scope(item.publish or ()), Scope(item.subscribe or ())

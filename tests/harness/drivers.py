@@ -9,11 +9,12 @@ from headrace.feed.messages import Commit, Receipt
 from headrace.feed.staging import Put, stage
 from headrace.log import Log
 from headrace.log.disk import Disk
+from headrace.model.batch import Message, iter_messages
 from headrace.server.engine import Engine
 from headrace.server.marks import Marks
 from headrace.server.staging import Staging
 from headrace.server.transactions import Outcome, Transactions
-from headrace.server.walk import messages_from
+from headrace.server.walk import batches_from
 
 OWNER = "spark"
 WRITER = "query"
@@ -80,4 +81,9 @@ def allow_all(topic: str) -> None:
 
 def values(log: Log, topic: str = TOPIC) -> list[bytes]:
     """The values in a topic, in order."""
-    return [message.value for message in messages_from(log, topic, 0)]
+    return [message.value for message in messages_of(log, topic)]
+
+
+def messages_of(log: Log, topic: str) -> list[Message]:
+    """Every message of a topic, in order."""
+    return list(iter_messages(batches_from(log, topic, 0)))

@@ -2,13 +2,12 @@
 
 from headrace.broker.broker import Broker
 from headrace.broker.settings import BrokerSettings, RetryPolicy, TopicSettings
-from headrace.broker.views import Counters, ReaderInfo, Status, SubscriptionInfo, TopicInfo
+from headrace.broker.views import Counters, Status, SubscriptionInfo, TopicInfo
 
 __all__ = [
     "Broker",
     "BrokerSettings",
     "Counters",
-    "ReaderInfo",
     "RetryPolicy",
     "Status",
     "SubscriptionInfo",

@@ -20,7 +20,7 @@ from headrace.broker.runs import Consumer
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.subscription import Definition, Subscription
 from headrace.broker.topic import Topic
-from headrace.broker.views import Counters, ReaderInfo, Status, SubscriptionInfo, TopicInfo
+from headrace.broker.views import Counters, Status, SubscriptionInfo, Survey, TopicInfo
 from headrace.broker.waiting import WaitingRoom
 from headrace.broker.writers import Chunk, Writers
 from headrace.model.batch import Batch
@@ -313,26 +313,56 @@ class Broker:
 
     @property
     def counters(self) -> Counters:
-        """Totals for the metrics."""
-        return views.count_all(self._registry)
+        """Totals over everything, counted at once; see `survey` for a broker that must go on meanwhile."""
+        survey = self.survey(0)
+        for _ in survey.steps():
+            continue
+        return survey.counters
+
+    def survey(self, named_max: int) -> Survey:
+        """Everything to be counted, with numbers of their own for the `named_max` busiest topics."""
+        return Survey(self._registry, self._source, named_max)
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics were published or subscribed to."""
+        return len(self._registry.names)
+
+    @property
+    def subscription_count(self) -> int:
+        """How many subscriptions there are."""
+        return len(self._subscriptions)
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic published to or subscribed to."""
-        return [views.topic_info(topic) for topic in self._registry.topics()]
+        """Every topic published to or subscribed to, in order; for few topics."""
+        return [views.topic_info(self._registry.topic(name)) for name in self._registry.names]
+
+    def topic_names(self, start: str, limit: int) -> list[str]:
+        """The first names of topics from `start` on, in order, at most so many."""
+        return self._registry.names.page(start, limit)
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """One topic, None when it is unknown."""
+        topic = self._registry.known(name)
+        return None if topic is None else views.topic_info(topic)
 
     def subscriptions(self) -> list[SubscriptionInfo]:
-        """Every subscription."""
+        """Every subscription; for few of them."""
         return [views.subscription_info(sub, self._source) for sub in self._subscriptions.values()]
+
+    def placed(self, topic: str, subscription: int, limit: int) -> list[tuple[str, int]]:
+        """The first subscriptions from this topic and id on, as (topic, id) in that order, at most so many."""
+        return self._registry.placed.page((topic, subscription), limit)
 
     def subscription(self, subscription: int) -> SubscriptionInfo | None:
         """One subscription, None when it is unknown."""
         sub = self._subscriptions.get(subscription)
         return None if sub is None else views.subscription_info(sub, self._source)
 
-    def following(self) -> list[ReaderInfo]:
-        """Every reader outside the broker, with its lag."""
-        names = [topic.name for topic in self._registry.topics()]
-        return [views.reader_info(reader, names, self._source) for reader in self.readers.all()]
+    def definition(self, subscription: int) -> Definition | None:
+        """What a subscription is, None when it is unknown; costs next to nothing."""
+        sub = self._subscriptions.get(subscription)
+        return None if sub is None else sub.definition
 
     def status_of(self, subscription: int, offset: int) -> Status | None:
         """Where a message of its topic stands in a subscription, None when that is unknown."""

@@ -9,11 +9,13 @@ import msgspec
 
 from headrace.broker.alarms import NEVER
 from headrace.broker.journal import Journal
+from headrace.broker.ordered import Ordered
 from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event
 
 READERS_MAX = 10_000
 TOPICS_MAX = 10_000
+OWNERS_PAGE = 256
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,7 @@ class Readers:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._known: dict[tuple[str, str], Reader] = {}
+        self._ordered: Ordered[tuple[str, str]] = Ordered()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -61,9 +64,28 @@ class Readers:
         """Fold what a reader reported."""
         key = reader.owner, reader.reader
         if reader.offset is None:
-            self._known.pop(key, None)
-        else:
-            self._known[key] = reader
+            if self._known.pop(key, None) is not None:
+                self._ordered.remove((reader.reader, reader.owner))
+            return
+        if key not in self._known:
+            self._ordered.add((reader.reader, reader.owner))
+        self._known[key] = reader
+
+    def page(self, start: tuple[str, str], limit: int) -> list[Reader]:
+        """The first readers from this (name, owner) on, in that order, at most so many."""
+        return [self._known[owner, name] for name, owner in self._ordered.page(start, limit)]
+
+    def owners(self, name: str) -> set[str]:
+        """Who has a reader of this name."""
+        found: set[str] = set()
+        start = name, ""
+        while page := self._ordered.page(start, OWNERS_PAGE):
+            for each, owner in page:
+                if each != name:
+                    return found
+                found.add(owner)
+            start = name, page[-1][1] + "\0"
+        return found
 
     def all(self) -> list[Reader]:
         """Every reader."""

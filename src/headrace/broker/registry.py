@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from headrace.broker.ordered import Ordered
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.subscription import Definition, Subscription
 from headrace.broker.topic import Topic
@@ -13,6 +14,8 @@ class Registry:
     """All topics and subscriptions.
 
     subscriptions         by id
+    names                 of all topics, in order
+    placed                the topic and the id of each subscription, in order
     removed               the tally of subscriptions that are gone
     removed_redelivered   their redeliveries
     last_id               the highest subscription id ever given
@@ -25,6 +28,8 @@ class Registry:
         self._named: dict[tuple[str, str, str], Subscription] = {}
         self._unclaimed: dict[tuple[str, str, int], list[Subscription]] = {}
         self.subscriptions: dict[int, Subscription] = {}
+        self.names: Ordered[str] = Ordered()
+        self.placed: Ordered[tuple[str, int]] = Ordered()
         self.removed = [0] * OUTCOMES
         self.removed_redelivered = 0
         self.last_id = 0
@@ -32,6 +37,10 @@ class Registry:
     def topics(self) -> Iterable[Topic]:
         """Every topic published to or subscribed to."""
         return self._topics.values()
+
+    def known(self, name: str) -> Topic | None:
+        """The topic of this name if there is one."""
+        return self._topics.get(name)
 
     def topic(self, name: str) -> Topic:
         """The topic of this name, made with what is stored of it when it is new here."""
@@ -42,6 +51,8 @@ class Registry:
 
     def restore_topic(self, name: str, published: int, end: int) -> Topic:
         """A topic of which the messages before an offset are counted; the source knows of the others."""
+        if name not in self._topics:
+            self.names.add(name)
         topic = self._topics[name] = Topic(name, self._settings)
         topic.published = published + self._source.count_from(name, end)
         topic.end = max(end, self._source.topic_end(name))
@@ -57,6 +68,8 @@ class Registry:
         """Make a subscription known."""
         definition = sub.definition
         self.last_id = max(self.last_id, sub.id)
+        if sub.id not in self.subscriptions:
+            self.placed.add((definition.topic, sub.id))
         self.subscriptions[sub.id] = sub
         sub.topic.subscriptions[sub.id] = sub
         sub.topic.has_qos0 |= not sub.qos
@@ -67,6 +80,7 @@ class Registry:
         """Forget a subscription but for what it counted."""
         definition = sub.definition
         del self.subscriptions[sub.id]
+        self.placed.remove((definition.topic, sub.id))
         del sub.topic.subscriptions[sub.id]
         sub.batch = None
         self._named.pop((definition.owner, definition.topic, definition.name), None)

@@ -67,7 +67,7 @@ def encode(registry: Registry, writers: Writers, readers: Readers) -> bytes:
         Saved(
             version=VERSION,
             last_id=registry.last_id,
-            topics=[SavedTopic(t.name, t.published, t.end) for t in registry.topics()],
+            topics=[SavedTopic(t.name, t.published, t.end) for t in map(registry.topic, registry.names)],
             subscriptions=[_save(sub) for sub in registry.subscriptions.values()],
             removed=registry.removed,
             removed_redelivered=registry.removed_redelivered,

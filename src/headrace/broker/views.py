@@ -1,15 +1,19 @@
 """What the broker tells about itself: values without a way back into its state. Changes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heappush, heappushpop
+from itertools import islice
 
-from headrace.broker.readers import Reader
 from headrace.broker.registry import Registry
 from headrace.broker.subscription import Subscription
 from headrace.broker.topic import Topic
 from headrace.model.delivery import BatchSource
 from headrace.model.events import Event
+
+RUNS_MAX = 100_000
+"""How many runs of a subscription are looked at for what is told of it: about ten milliseconds' worth."""
 
 
 class Status(Enum):
@@ -64,18 +68,6 @@ class SubscriptionInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReaderInfo:
-    """A reader outside the broker; `lag` counts the messages of its topics (None: all) from `offset` on."""
-
-    reader: str
-    owner: str
-    topics: Sequence[str] | None
-    offset: int
-    lag: int
-    reported_us: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
     """Totals over all topics and subscriptions, removed ones included; `inflight` is of this moment."""
 
@@ -90,6 +82,9 @@ class Counters:
     inflight: int
 
 
+NOTHING = Counters(published=0, delivered=0, redelivered=0, acked=0, nacked=0, expired=0, dead=0, dropped=0, inflight=0)
+
+
 def topic_info(topic: Topic) -> TopicInfo:
     """What there is to know about a topic."""
     return TopicInfo(name=topic.name, published=topic.published, end=topic.end, subscriptions=len(topic.subscriptions))
@@ -98,6 +93,7 @@ def topic_info(topic: Topic) -> TopicInfo:
 def subscription_info(sub: Subscription, source: BatchSource) -> SubscriptionInfo:
     """What there is to know about a subscription."""
     tally = sub.tally
+    runs = list(islice(sub.runs, RUNS_MAX))
     return SubscriptionInfo(
         id=sub.id,
         topic=sub.topic.name,
@@ -106,9 +102,9 @@ def subscription_info(sub: Subscription, source: BatchSource) -> SubscriptionInf
         qos=sub.qos,
         cursor=sub.cursor,
         pending=source.count_from(sub.topic.name, sub.cursor),
-        deferred=sum(run.count for run in sub.runs if not run.attempt),
+        deferred=sum(run.count for run in runs if not run.attempt),
         in_flight=sub.in_flight,
-        attempts=max((run.attempt for run in sub.runs), default=0),
+        attempts=max((run.attempt for run in runs), default=0),
         delivered=tally[Event.DELIVERED] + sub.redelivered,
         redelivered=sub.redelivered,
         acked=tally[Event.ACKED],
@@ -118,20 +114,6 @@ def subscription_info(sub: Subscription, source: BatchSource) -> SubscriptionInf
         dropped=tally[Event.DROPPED],
         waiting_consumers=len(sub.waiters),
         last_used_us=sub.last_used,
-    )
-
-
-def reader_info(reader: Reader, every_topic: Sequence[str], source: BatchSource) -> ReaderInfo:
-    """What there is to know about a reader."""
-    offset = reader.offset or 0
-    chosen = every_topic if reader.topics is None else reader.topics
-    return ReaderInfo(
-        reader=reader.reader,
-        owner=reader.owner,
-        topics=reader.topics,
-        offset=offset,
-        lag=sum(source.count_from(topic, offset) for topic in chosen),
-        reported_us=reader.reported_us,
     )
 
 
@@ -149,23 +131,73 @@ def status_of(sub: Subscription, offset: int) -> Status:
     return Status.IN_FLIGHT if run.awaited and not run.ready else Status.WAITING
 
 
-def count_all(registry: Registry) -> Counters:
-    """Totals over everything."""
-    tally = registry.removed
-    redelivered = registry.removed_redelivered
-    inflight = 0
-    for sub in registry.subscriptions.values():
-        tally = [a + b for a, b in zip(tally, sub.tally, strict=True)]
-        redelivered += sub.redelivered
-        inflight += sub.in_flight
-    return Counters(
-        published=sum(topic.published for topic in registry.topics()),
-        delivered=tally[Event.DELIVERED] + redelivered,
-        redelivered=redelivered,
-        acked=tally[Event.ACKED],
-        nacked=tally[Event.NACKED],
-        expired=tally[Event.EXPIRED],
-        dead=tally[Event.DEAD],
-        dropped=tally[Event.DROPPED],
-        inflight=inflight,
-    )
+class Survey:
+    """Everything counted, a step at a time, while the broker goes on: what is counted never falls from one to the next.
+
+    Once `steps` has come to its end, `counters` are totals, `published` and `backlog` hold the numbers of the
+    `named_max` topics with the most messages by name, and those of all others under `OTHERS`.
+    """
+
+    OTHERS = ""
+
+    def __init__(self, registry: Registry, source: BatchSource, named_max: int) -> None:
+        self.published: dict[str, int] = {}
+        self.backlog: dict[str, int] = {}
+        self.counters = NOTHING
+        self._topics = list(registry.topics())
+        self._subscriptions = list(registry.subscriptions.values())
+        self._tally = registry.removed
+        self._redelivered = registry.removed_redelivered
+        self._source = source
+        self._named_max = named_max
+
+    @property
+    def topics(self) -> int:
+        """How many topics there are."""
+        return len(self._topics)
+
+    @property
+    def subscriptions(self) -> int:
+        """How many subscriptions there are."""
+        return len(self._subscriptions)
+
+    def steps(self) -> Iterator[None]:
+        """Count; other work may be done after each step."""
+        busiest: list[tuple[int, str]] = []
+        total = 0
+        for topic in self._topics:
+            total += topic.published
+            if len(busiest) < self._named_max:
+                heappush(busiest, (topic.published, topic.name))
+            elif busiest and busiest[0][0] < topic.published:
+                heappushpop(busiest, (topic.published, topic.name))
+            yield
+        published = {name: count for count, name in busiest}
+        if len(self._topics) > len(published):
+            published[self.OTHERS] = total - sum(published.values())
+        self.published = published
+        yield from self._subscribed(total)
+
+    def _subscribed(self, published: int) -> Iterator[None]:
+        tally, redelivered, inflight = self._tally, self._redelivered, 0
+        backlog = dict.fromkeys(self.published, 0)
+        for sub in self._subscriptions:
+            tally = [a + b for a, b in zip(tally, sub.tally, strict=True)]
+            redelivered += sub.redelivered
+            inflight += sub.in_flight
+            name = sub.topic.name if sub.topic.name in self.published else self.OTHERS
+            waiting = sum(run.count for run in islice(sub.runs, RUNS_MAX))
+            backlog[name] = backlog.get(name, 0) + waiting + self._source.count_from(sub.topic.name, sub.cursor)
+            yield
+        self.backlog = backlog
+        self.counters = Counters(
+            published=published,
+            delivered=tally[Event.DELIVERED] + redelivered,
+            redelivered=redelivered,
+            acked=tally[Event.ACKED],
+            nacked=tally[Event.NACKED],
+            expired=tally[Event.EXPIRED],
+            dead=tally[Event.DEAD],
+            dropped=tally[Event.DROPPED],
+            inflight=inflight,
+        )

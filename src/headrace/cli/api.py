@@ -45,6 +45,10 @@ class ApiClient:
 
         Raises Failure with the broker's own words when it refuses, or when nobody is there.
         """
+        data = self._exchange(method, path, body)
+        return json.loads(data) if data else None
+
+    def _exchange(self, method: str, path: str, body: object = None) -> bytes:
         headers = {"authorization": f"Bearer {self._target.key}", "accept": "application/json"}
         content = None
         if body is not None:
@@ -61,22 +65,39 @@ class ApiClient:
             raise Failure(f"{url} does not speak HTTP ({error!r})", "Is it the broker's http listener?") from error
         if reply.status >= 400:
             raise self._refusal(method, path, reply.status, data)
-        return json.loads(data) if data else None
+        return data
 
     def pages(
         self, path: str, items: str, query: Mapping[str, object], *, limit: int | None
     ) -> Iterator[dict[str, Any]]:
-        """The items of a list that is served in pages, each page beginning after the last offset seen."""
+        """Messages that are served in pages, each page beginning where the one before says it ended."""
         query = dict(query)
         left = limit
         while left is None or left > 0:
             query["limit"] = PAGE if left is None else min(PAGE, left)
-            found: list[dict[str, Any]] = self.get(path, query)[items]
+            answer = self.get(path, query)
+            found: list[dict[str, Any]] = answer[items]
             yield from found
-            if len(found) < int(str(query["limit"])):
+            if not answer.get("more", len(found) == query["limit"]):
                 return
-            query["from"] = found[-1]["offset"] + 1
+            query["from"] = answer.get("next") or found[-1]["offset"] + 1
             left = None if left is None else left - len(found)
+
+    def listed(self, path: str, items: str, after: str | None = None) -> Iterator[dict[str, Any]]:
+        """A whole list that is served in pages, each with where the next one goes on."""
+        while True:
+            answer = self.get(path, {"after": after})
+            yield from answer[items]
+            after = answer.get("next")
+            if after is None:
+                return
+
+    def value(self, offset: int) -> bytes:
+        """The whole value of a message, however long, part by part."""
+        found = b""
+        while part := self._exchange("GET", f"/api/messages/{offset}/value?from={len(found)}"):
+            found += part
+        return found
 
     def _refusal(self, method: str, path: str, status: int, data: bytes) -> Failure:
         try:

@@ -55,7 +55,7 @@ def topics(
 ) -> None:
     """List the topics: how much is in them and what waits."""
     with target.api() as api:
-        found = api.get("/api/topics")["topics"]
+        found = list(api.listed("/api/topics", "topics"))
     Output(as_json=as_json).rows(TOPIC_COLUMNS, found, empty="No topics yet: a topic begins with its first message.")
 
 
@@ -80,7 +80,11 @@ def subscriptions(
             output.document({"removed": remove_reader}, [f"removed reader {escaped(remove_reader)}"])
             return
         answer = api.get("/api/subscriptions")
-    found, readers = answer["subscriptions"], answer.get("readers", [])
+        found, readers = answer["subscriptions"], answer.get("readers", [])
+        if answer.get("next"):
+            found += api.listed("/api/subscriptions", "subscriptions", answer["next"])
+        if answer.get("readers_next"):
+            readers += api.listed("/api/readers", "readers", answer["readers_next"])
     if not as_json:
         found = [item | {"door": door_of(item["name"])} for item in found]
         readers = [reader_row(reader) for reader in readers]
@@ -112,6 +116,8 @@ def door_of(name: str | None) -> str:
 def reader_row(reader: dict[str, Any]) -> dict[str, Any]:
     """A pipeline as a line among subscriptions: what it has yet to come to is pending."""
     topics = "all" if reader["topics"] is None else ", ".join(reader["topics"])
+    if reader.get("topics_left_out"):
+        topics += f" and {number(reader['topics_left_out'])} more"
     return {"topic": topics, "door": reader["reader"], "pending": reader["lag"]}
 
 

@@ -21,7 +21,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
         places = (typed.get("data_dir"), typed.get("config"), typed.get("endpoint"))
         target = find_broker(*places, key, typed.get("ca"), typed.get("cert"))
         with ApiClient(target, timeout_s=TIMEOUT_S) as api:
-            found = api.get("/api/topics")["topics"]
+            found = api.get("/api/topics", {"prefix": incomplete})["topics"]
     except (HeadraceError, OSError, http.client.HTTPException, ValueError, KeyError):
         return []
     return [item["topic"] for item in found if item["topic"].startswith(incomplete)]

@@ -1,5 +1,6 @@
 """`headrace deadletters list|show|redrive`: what the broker gave up delivering, why, and back again."""
 
+import base64
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -83,6 +84,8 @@ def show(
     """Show one dead letter whole."""
     with target.api() as api:
         found = api.get(PATH, {"from": offset, "limit": 1})["dead_letters"]
+        if found and found[0]["offset"] == offset and found[0].get("truncated"):
+            found[0] |= {"value": base64.b64encode(api.value(offset)).decode(), "text": None, "truncated": False}
     if not found or found[0]["offset"] != offset:
         raise Failure(
             f"there is no dead letter at offset {offset}", "`headrace deadletters list` prints their offsets."

@@ -82,7 +82,7 @@ def subscriptions(target: Target) -> "list[Life]":
         return []
     try:
         with target.api() as api:
-            found = api.get("/api/subscriptions")["subscriptions"]
+            found = list(api.listed("/api/subscriptions", "subscriptions"))
     except Failure:
         return []
     return [Life(subscription=each["id"], name=each["name"] or str(each["id"]), topic=each["topic"]) for each in found]

@@ -103,7 +103,7 @@ class KeyEntry(Section, frozen=True, kw_only=True):
     """One API key: the key itself or its hash, with a name and the topics it is good for.
 
     An entry that lists neither `publish` nor `subscribe` may do everything; one that lists either may do only
-    what it lists.
+    what it lists. With `metrics` it may read the metrics, which tell of all topics; alone, nothing but them.
     """
 
     name: str = ""
@@ -111,13 +111,15 @@ class KeyEntry(Section, frozen=True, kw_only=True):
     hash: str = ""
     publish: tuple[str, ...] | None = None
     subscribe: tuple[str, ...] | None = None
+    metrics: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.key) == bool(self.hash):
             raise BadValue("hash", "an entry needs exactly one of key and hash")
 
     def __repr__(self) -> str:
-        return f"KeyEntry(name={self.name!r}, publish={self.publish!r}, subscribe={self.subscribe!r})"
+        scope = f"publish={self.publish!r}, subscribe={self.subscribe!r}, metrics={self.metrics}"
+        return f"KeyEntry(name={self.name!r}, {scope})"
 
 
 class CertificateEntry(Section, frozen=True, kw_only=True):
@@ -126,6 +128,7 @@ class CertificateEntry(Section, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1)]
     publish: tuple[str, ...] | None = None
     subscribe: tuple[str, ...] | None = None
+    metrics: bool = False
 
 
 class AuthSection(Section, frozen=True, kw_only=True):

@@ -114,10 +114,14 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="report"):
-    """This reader of these topics (null: of all) needs nothing below the offset any more. Answered with {}."""
+    """This reader of these topics (null: of all) needs nothing below the offset any more. Answered with {}.
+
+    `subscribe` is the owner's scope: who may read nothing reports nothing.
+    """
 
     id: int
     owner: str
+    subscribe: tuple[str, ...]
     reader: Name
     topics: tuple[str, ...] | None
     offset: Number

@@ -105,8 +105,11 @@ class Writing:
             if not identity.may_subscribe(topic):
                 raise BrokerError(Code.FORBIDDEN, f"not allowed to read {topic}")
         return self._ask(
-            Report(id=0, owner=identity.owner, reader=wanted.reader, topics=wanted.topics, offset=wanted.offset)
-        )
+            Report(
+                id=0, owner=identity.owner, subscribe=identity.subscribe.patterns,
+                reader=wanted.reader, topics=wanted.topics, offset=wanted.offset,
+            )
+        )  # fmt: skip
 
 
 def _allow(identity: Identity, topic: str) -> None:

@@ -239,6 +239,10 @@ class Log:
         """The offset after the topic's last message; 0 when it has none."""
         return self._topics.end(topic)
 
+    def next_in(self, topic: str, offset: int) -> int | None:
+        """An offset before which the topic has no message from `offset` on, None when it has none; reads no file."""
+        return self._topics.next_in(topic, offset)
+
     def count_from(self, topic: str, offset: int) -> int:
         """How many messages of the topic have this offset or a later one."""
         return self._topics.count_from(topic, offset)

@@ -134,6 +134,20 @@ class Topics:
             offset = topic.cold_end
         return topic.cached_at(offset)
 
+    def next_in(self, name: str, offset: int) -> int | None:
+        """An offset before which the topic has no message from `offset` on; None when it has none at all.
+
+        With offset 0 it is the topic's first message. Reads no file: it is told by where the segments' extents begin.
+        """
+        topic = self._topics.get(name)
+        if topic is None or offset >= topic.end:
+            return None
+        for number in range(bisect_right(topic.segments, offset, key=_segment_end), len(topic.segments)):
+            first, end = self._bounds(topic.segments[number], name)
+            if offset < end:
+                return max(offset, first)
+        return offset
+
     def count_from(self, name: str, offset: int) -> int:
         """How many messages of the topic have this offset or a later one."""
         topic = self._topics.get(name)
@@ -171,6 +185,16 @@ class Topics:
                 if batch is not None:
                     return batch
         return None
+
+    @staticmethod
+    def _bounds(segment: Segment, name: str) -> tuple[int, int]:
+        """The topic's first offset in a segment and the one after its last; (0, 0) when it is not in there."""
+        if segment.map is not None:
+            extents = segment.map.topics.get(name)
+            return (extents.bases[0], extents.end) if extents else (0, 0)
+        assert segment.directory is not None
+        entry = segment.directory.topics.get(name)
+        return (entry.first, entry.end) if entry else (0, 0)
 
     @staticmethod
     def _messages(segment: Segment, name: str) -> int:

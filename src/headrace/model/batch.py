@@ -23,7 +23,8 @@ A batch is one *part* of a log record. Little-endian, every section padded with 
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from itertools import accumulate
@@ -123,8 +124,17 @@ class Batch:
         """The value of one message."""
         return self._cell(self.ends_start, index)
 
-    def message(self, index: int) -> Message:
-        """One message with everything known about it."""
+    def value_size(self, index: int) -> int:
+        """How many bytes the value of one message has."""
+        first, last = struct.unpack_from("<II", self.buffer, self.ends_start + 4 * index)
+        return int(last - first)
+
+    def value_part(self, index: int, start: int, size: int) -> bytes:
+        """Up to so many bytes of the value of one message, from byte `start` of it on."""
+        return self._cell(self.ends_start, index, start, size)
+
+    def message(self, index: int, value_max: int | None = None) -> Message:
+        """One message with everything known about it, or with only so many bytes of its value."""
         columns = self._column_starts()
         key = headers = message_id = None
         if Column.KEY in columns:
@@ -136,7 +146,7 @@ class Batch:
         return Message(
             offset=self.base + index,
             topic=self.topic,
-            value=self.value(index),
+            value=self._cell(self.ends_start, index, 0, value_max),
             timestamp_us=self.timestamp_us,
             qos=self.qos,
             protocol=Protocol(self.protocol),
@@ -145,8 +155,27 @@ class Batch:
             message_id=message_id or None,
         )
 
-    def _cell(self, ends_start: int, index: int) -> bytes:
+    def rows_containing(self, column: Column, needle: bytes) -> Iterator[int]:
+        """The messages that have these bytes somewhere in a column, in order; the others cost nothing each."""
+        ends_start = self._column_starts().get(column)
+        if ends_start is None or not needle:
+            return
+        view = memoryview(self.buffer)
+        ends = view[ends_start : ends_start + 4 * (self.count + 1)].cast("I")
+        data = ends_start + padded(4 * (self.count + 1))
+        cells = bytes(view[data : data + ends[self.count]])
+        at = cells.find(needle)
+        while at >= 0:
+            index = bisect_right(ends, at) - 1
+            if at + len(needle) <= ends[index + 1]:
+                yield index
+            at = cells.find(needle, ends[index + 1])
+
+    def _cell(self, ends_start: int, index: int, start: int = 0, size: int | None = None) -> bytes:
         first, last = struct.unpack_from("<II", self.buffer, ends_start + 4 * index)
+        first = min(first + start, last)
+        if size is not None:
+            last = min(last, first + size)
         data = ends_start + padded(4 * (self.count + 1))
         return bytes(self.buffer[data + first : data + last])
 

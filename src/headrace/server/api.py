@@ -1,35 +1,45 @@
 """The HTTP API: requests parsed and checked, answers shaped. What is behind them is done elsewhere."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 import msgspec
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace import __version__
 from headrace.auth import Identity
-from headrace.broker.views import ReaderInfo, SubscriptionInfo
 from headrace.kernels import compiled
 from headrace.model.errors import BrokerError, Code
-from headrace.model.names import check_topic, dead_topic, is_dead_topic
+from headrace.model.names import check_topic
 from headrace.server.browse import browse
 from headrace.server.engine import Engine
 from headrace.server.guard import identity_of
+from headrace.server.lists import fill_readers, fill_subscriptions, fill_topics
 from headrace.server.marks import Marks
+from headrace.server.pages import OFFSET_MAX, Page, cursor, number, place_of, whole_number
 from headrace.server.redrive import Redrive
 from headrace.server.replies import document, failure
-from headrace.server.trace import find_by_id, trace
-from headrace.server.walk import find_message
+from headrace.server.shapes import VALUE_SHOWN_MAX
+from headrace.server.survey import Surveys
+from headrace.server.trace import Tracer
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 500
+LIST_MAX = 1000
+READERS_MAX = 100
 VALUE_MAX_DEFAULT = 64 << 10
 VALUE_MAX = 16 << 20
-WALKS_MAX = 2
-OFFSET_MAX = (1 << 63) - 1
+PART_MAX = 1 << 20
+WHICH_MAX = 4096
+OFFSET_DIGITS = len(str(OFFSET_MAX))
+BUSY_MAX = 4
+BINARY = "application/octet-stream"
 
 
 class RedriveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,11 +52,19 @@ class RedriveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Api:
     """The endpoints under /api."""
 
-    def __init__(self, engine: Engine, not_ready: Callable[[], str | None], marks: Marks | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        not_ready: Callable[[], str | None],
+        marks: Marks | None = None,
+        surveys: Surveys | None = None,
+    ) -> None:
         self._engine = engine
         self._not_ready = not_ready
-        self._redrive = Redrive(engine, marks or Marks(engine.log))
-        self._walks = asyncio.Semaphore(WALKS_MAX)
+        self._marks = marks or Marks(engine.log)
+        self._surveys = surveys or Surveys(engine)
+        self._redrive = Redrive(engine, self._marks)
+        self._work = _Work()
 
     def routes(self) -> Sequence[BaseRoute]:
         """Where everything is."""
@@ -54,8 +72,10 @@ class Api:
             Route("/api/status", self.status),
             Route("/api/topics", self.topics),
             Route("/api/topics/{topic:path}/messages", self.messages),
+            Route("/api/messages/{offset:digits}/value", self.value),
             Route("/api/subscriptions", self.subscriptions),
-            Route("/api/subscriptions/{id:int}", self.unsubscribe, methods=["DELETE"]),
+            Route("/api/subscriptions/{id:digits}", self.unsubscribe, methods=["DELETE"]),
+            Route("/api/readers", self.readers),
             Route("/api/readers/{name:path}", self.remove_reader, methods=["DELETE"]),
             Route("/api/dead-letters", self.dead_letters),
             Route("/api/dead-letters/redrive", self.redrive, methods=["POST"]),
@@ -63,18 +83,21 @@ class Api:
         )
 
     async def status(self, request: Request) -> Response:
-        """How the broker is."""
+        """How the broker is; numbers that tell of all topics only to whom all topics are open."""
         engine, log = self._engine, self._engine.log
-        return document(
-            {
-                "version": __version__,
-                "kernels": "compiled" if compiled() else "interpreted",
-                "ready": engine.ready and log.failing is None,
-                "cause": self._not_ready(),
+        told: dict[str, object] = {
+            "version": __version__,
+            "kernels": "compiled" if compiled() else "interpreted",
+            "ready": engine.ready and log.failing is None,
+            "cause": self._not_ready(),
+        }
+        if identity_of(request.scope).may_watch:
+            survey, _ = await self._surveys.latest()
+            told |= {
                 "connections": engine.connections,
-                "topics": len(engine.broker.topics()),
-                "subscriptions": len(engine.broker.subscriptions()),
-                "messages": engine.broker.counters,
+                "topics": engine.broker.topic_count,
+                "subscriptions": engine.broker.subscription_count,
+                "messages": survey.counters,
                 "log": {
                     "first_offset": log.first_offset,
                     "next_offset": log.next_offset,
@@ -83,66 +106,77 @@ class Api:
                     "failing": str(log.failing) if log.failing is not None else None,
                 },
             }
-        )
+        return document(told)
 
     async def topics(self, request: Request) -> Response:
-        """The topics this caller may read."""
+        """A page of the topics this caller may read, by name."""
         identity = identity_of(request.scope)
-        log, broker = self._engine.log, self._engine.broker
-        readers: dict[str, list[SubscriptionInfo]] = {}
-        for info in broker.subscriptions():
-            readers.setdefault(info.topic, []).append(info)
-        found = []
-        for topic in sorted(broker.topics(), key=lambda topic: topic.name):
-            if not identity.may_subscribe(topic.name):
-                continue
-            own = readers.get(topic.name, ())
-            first = log.batch_at(topic.name, 0)
-            found.append(
-                {
-                    "topic": topic.name,
-                    "messages": log.count_from(topic.name, 0),
-                    "published": topic.published,
-                    "first_offset": first.base if first is not None else None,
-                    "next_offset": log.topic_end(topic.name),
-                    "subscriptions": len(own),
-                    "shared_by": sorted({info.name for info in own if info.name}),
-                    "pending": sum(info.pending + info.deferred for info in own),
-                    "in_flight": sum(info.in_flight for info in own),
-                    "dead": 0 if is_dead_topic(topic.name) else log.count_from(dead_topic(topic.name), 0),
-                }
-            )
-        return document({"topics": found})
+        page = Page(number(request, "limit", LIST_MAX, LIST_MAX))
+        after, prefix = (request.query_params.get(name, "") for name in ("after", "prefix"))
+        async with self._work.of(identity):
+            following = await fill_topics(self._engine, identity, page, after=after, prefix=prefix)
+        return page.document("topics", next=following)
 
     async def messages(self, request: Request) -> Response:
         """A page of a topic, consuming nothing."""
         topic = check_topic(request.path_params["topic"])
-        _must_read(identity_of(request.scope), topic)
+        identity = identity_of(request.scope)
+        _must_read(identity, topic)
         start, limit, value_max = _page(request)
-        async with self._walks:
-            found = await browse(self._engine, topic, start, limit, value_max)
-        return document({"messages": found, "next": found[-1].offset + 1 if found else start})
+        subscription = number(request, "subscription", 0) or None
+        page = Page(limit)
+        async with self._work.of(identity):
+            reached = await browse(self._engine, topic, start, page, limit, value_max, subscription)
+        return page.document("messages", next=reached, more=reached < self._engine.log.topic_end(topic))
+
+    async def value(self, request: Request) -> Response:
+        """Part of the value of one message, as it was published."""
+        identity = identity_of(request.scope)
+        offset = whole_number("offset", request.path_params["offset"])
+        start, size = number(request, "from", 0), number(request, "size", PART_MAX, PART_MAX)
+        async with self._work.of(identity):
+            place = Tracer(self._engine, self._marks, identity).at(offset)
+        if place is None:
+            raise BrokerError(Code.UNKNOWN, f"there is no message at offset {offset}")
+        batch, index = place
+        headers = {"headrace-value-size": str(batch.value_size(index))}
+        return Response(batch.value_part(index, start, size), media_type=BINARY, headers=headers)
 
     async def subscriptions(self, request: Request) -> Response:
-        """The subscriptions to topics this caller may read, and the readers outside the broker."""
-        identity, broker = identity_of(request.scope), self._engine.broker
-        found = [info for info in broker.subscriptions() if identity.may_subscribe(info.topic)]
-        readers = [reader for reader in broker.following() if _may_see(identity, reader)]
-        return document(
-            {
-                "subscriptions": sorted(found, key=lambda info: info.id),
-                "readers": sorted(readers, key=lambda reader: (reader.reader, reader.owner)),
-            }
+        """A page of the subscriptions to topics this caller may read; beside the first one the readers there are."""
+        identity = identity_of(request.scope)
+        after = place_of(request, ("", 0), tuple[str, int])
+        page = Page(number(request, "limit", LIST_MAX, LIST_MAX))
+        readers = Page(READERS_MAX)
+        more = None
+        async with self._work.of(identity):
+            following = await fill_subscriptions(self._engine, identity, page, after=after)
+            if not request.query_params.get("after"):
+                more = await fill_readers(self._engine, identity, readers, after=("", ""))
+        return page.document(
+            "subscriptions",
+            next=cursor(following) if following else None,
+            readers=readers.rows,
+            readers_next=cursor(more) if more else None,
         )
+
+    async def readers(self, request: Request) -> Response:
+        """A page of the readers outside the broker that this caller may know of."""
+        identity = identity_of(request.scope)
+        after = place_of(request, ("", ""), tuple[str, str])
+        page = Page(number(request, "limit", READERS_MAX, READERS_MAX))
+        async with self._work.of(identity):
+            following = await fill_readers(self._engine, identity, page, after=after)
+        return page.document("readers", next=cursor(following) if following else None)
 
     async def unsubscribe(self, request: Request) -> Response:
         """Remove a subscription: one's own, or any for a caller who may do everything."""
         identity = identity_of(request.scope)
-        number: int = request.path_params["id"]
-        info = self._engine.broker.subscription(number)
-        if info is None or not (identity.is_unrestricted or identity.owner == info.owner):
-            raise BrokerError(Code.UNKNOWN, f"there is no subscription {number} of yours")
-        self._engine.broker.unsubscribe(number, f"removed by {identity.owner}", self._engine.clock.now())
+        which = whole_number("id", request.path_params["id"])
+        found = self._engine.broker.definition(which)
+        if found is None or not (identity.is_unrestricted or identity.owner == found.owner):
+            raise BrokerError(Code.UNKNOWN, f"there is no subscription {which} of yours")
+        self._engine.broker.unsubscribe(which, f"removed by {identity.owner}", self._engine.clock.now())
         self._engine.journal()
         return Response(status_code=204)
 
@@ -150,7 +184,7 @@ class Api:
         """Forget a reader, so that retention waits for it no more: one's own, or any for who may do everything."""
         identity, engine = identity_of(request.scope), self._engine
         name: str = request.path_params["name"]
-        owners = {reader.owner for reader in engine.broker.readers.all() if reader.reader == name}
+        owners = engine.broker.readers.owners(name)
         if not identity.is_unrestricted:
             owners &= {identity.owner}
         if not owners:
@@ -163,11 +197,14 @@ class Api:
     async def dead_letters(self, request: Request) -> Response:
         """Dead letters, of one topic or of all, oldest first."""
         start, limit, value_max = _page(request)
+        identity = identity_of(request.scope)
         topic = request.query_params.get("topic")
         if topic is not None:
-            _must_read(identity_of(request.scope), check_topic(topic))
-        found = self._redrive.letters(identity_of(request.scope), topic, start, limit, value_max)
-        return document({"dead_letters": found, "next": found[-1].offset + 1 if found else start})
+            _must_read(identity, check_topic(topic))
+        page = Page(limit)
+        async with self._work.of(identity):
+            reached = await self._redrive.letters(identity, topic, start, page, value_max)
+        return page.document("dead_letters", next=reached, more=page.full)
 
     async def redrive(self, request: Request) -> Response:
         """Send dead letters back."""
@@ -175,7 +212,7 @@ class Api:
             return failure(415, "the body must be application/json")
         try:
             wanted = msgspec.json.decode(await request.body(), type=RedriveRequest)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise BrokerError(Code.INVALID, f"bad body: {error}") from None
         done = await self._redrive.run(identity_of(request.scope), wanted.offsets, wanted.to)
         if done.skipped and not done.redriven:
@@ -186,17 +223,54 @@ class Api:
     async def trace(self, request: Request) -> Response:
         """The life of one message, by offset or by its publisher's id (`?by=id` for an id that is a number)."""
         which: str = request.path_params["which"]
-        async with self._walks:
-            if which.isdecimal() and request.query_params.get("by") != "id":
-                message = find_message(self._engine.log, min(int(which), OFFSET_MAX))
-                if message is None:
-                    raise BrokerError(Code.UNKNOWN, f"there is no message at offset {which}")
+        if not 0 < len(which) <= WHICH_MAX:
+            raise BrokerError(Code.INVALID, f"name a message by its offset or an id of at most {WHICH_MAX} characters")
+        identity = identity_of(request.scope)
+        tracer = Tracer(self._engine, self._marks, identity)
+        by_id = request.query_params.get("by") == "id" or not (which.isascii() and which.isdigit())
+        async with self._work.of(identity):
+            if by_id:
+                place, reached, complete = await tracer.by_id(which, number(request, "from", 0))
+                if place is None:
+                    refusal = f"no message with this id below offset {reached}"
+                    return document({"error": refusal, "next": None if complete else reached}, 404)
             else:
-                message, reached = await find_by_id(self._engine.log, which, _number(request, "from", 0, OFFSET_MAX))
-                if message is None:
-                    raise BrokerError(Code.UNKNOWN, f"no message with this id below offset {reached}")
-            _must_read(identity_of(request.scope), message.topic)
-            return document(await trace(self._engine, message))
+                place = tracer.at(int(which)) if len(which) <= OFFSET_DIGITS else None
+                if place is None:
+                    raise BrokerError(Code.UNKNOWN, f"there is no message at offset {which}")
+            return document(await tracer.life(place))
+
+
+class _Digits(Convertor[str]):
+    """A number in a path, not yet read: there may be thousands of digits."""
+
+    regex = "[0-9]+"
+
+    def convert(self, value: str) -> str:
+        """The digits as they are."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """The digits as they are."""
+        return value
+
+
+register_url_convertor("digits", _Digits())
+
+
+class _Work:
+    """Room for what takes long: so many at a time, and one of each owner, so that nobody takes it all."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(BUSY_MAX)
+        self._owners: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def of(self, identity: Identity) -> AsyncIterator[None]:
+        """Wait for one's turn."""
+        own = self._owners.setdefault(identity.owner, asyncio.Semaphore(1))
+        async with own, self._all:
+            yield
 
 
 def _must_read(identity: Identity, topic: str) -> None:
@@ -204,23 +278,8 @@ def _must_read(identity: Identity, topic: str) -> None:
         raise BrokerError(Code.FORBIDDEN, f"not allowed to read {topic}")
 
 
-def _may_see(identity: Identity, reader: ReaderInfo) -> bool:
-    if identity.is_unrestricted or identity.owner == reader.owner:
-        return True
-    return reader.topics is not None and all(map(identity.may_subscribe, reader.topics))
-
-
 def _page(request: Request) -> tuple[int, int, int]:
-    """First offset, number of messages, bytes of each value; a single message is shown whole."""
-    limit = _number(request, "limit", PAGE_DEFAULT, PAGE_MAX)
-    whole = VALUE_MAX if limit == 1 else VALUE_MAX_DEFAULT
-    return _number(request, "from", 0, OFFSET_MAX), limit, _number(request, "value_max", whole, VALUE_MAX)
-
-
-def _number(request: Request, name: str, default: int, most: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit()) or int(text[:20]) > most:
-        raise BrokerError(Code.INVALID, f"{name} must be a number from 0 to {most}")
-    return int(text)
+    """First offset, number of messages, bytes of each value; of a single message as much as a page may hold."""
+    limit = number(request, "limit", PAGE_DEFAULT, PAGE_MAX)
+    default = VALUE_SHOWN_MAX if limit == 1 else VALUE_MAX_DEFAULT
+    return number(request, "from", 0), limit, min(number(request, "value_max", default, VALUE_MAX), VALUE_SHOWN_MAX)

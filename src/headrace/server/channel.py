@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from headrace.auth import Identity, Scope
 from headrace.feed.messages import (
     Abort,
     BadLine,
@@ -25,7 +26,9 @@ from headrace.feed.messages import (
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import check_topic
 from headrace.server.engine import Engine
+from headrace.server.pages import CHUNK
 from headrace.server.transactions import Transactions
+from headrace.server.walk import Turns
 
 READ_SIZE = 1 << 16
 REQUESTS_MAX = 256
@@ -125,13 +128,31 @@ class FeedDesk:
                 await self._report(request)
                 return {}
             case Subscriptions():
-                found = self._engine.broker.subscriptions()
-                return [{"id": s.id, "topic": s.topic, "name": s.name, "owner": s.owner} for s in found]
+                return await self._subscriptions()
+
+    async def _subscriptions(self) -> list[dict[str, object]]:
+        """All of them, a few at a time: there may be many."""
+        broker, turns = self._engine.broker, Turns()
+        found: list[dict[str, object]] = []
+        placed = broker.placed("", 0, CHUNK)
+        while placed:
+            for topic, number in placed:
+                if (definition := broker.definition(number)) is not None:
+                    found.append({"id": number, "topic": topic, "name": definition.name, "owner": definition.owner})
+                await turns.step()
+            placed = broker.placed(topic, number + 1, CHUNK)
+        return found
 
     async def _report(self, request: Report) -> None:
-        engine = self._engine
+        engine, turns = self._engine, Turns()
+        scope = Identity(request.owner, subscribe=Scope(request.subscribe))
+        if not request.subscribe:
+            raise BrokerError(Code.FORBIDDEN, "this key may read no topic, so it has nothing to report about reading")
         for topic in request.topics or ():
             check_topic(topic)
+            if not scope.may_subscribe(topic):
+                raise BrokerError(Code.FORBIDDEN, f"not allowed to read {topic}")
+            await turns.step()
         if request.offset > engine.log.next_offset:
             raise BrokerError(
                 Code.INVALID, f"offset {request.offset} is beyond the end of the log, {engine.log.next_offset}"

@@ -24,6 +24,7 @@ from headrace.server.metrics import Metrics
 from headrace.server.queues import queue_routes
 from headrace.server.replies import STATUS, document, failure
 from headrace.server.serving import HttpServer, serve_http
+from headrace.server.survey import Surveys
 
 __all__ = ["HttpServer", "build_app", "serve_http"]
 
@@ -45,13 +46,14 @@ def build_app(
     With `queues` it also has grpcq's publish endpoint. `marks` are shared with others who redrive dead letters.
     `certified`: callers must have shown a certificate that is named. `reload` reads the keys anew.
     """
-    probes = _Probes(engine, Metrics(engine, topics_max=settings.metrics_topics_max, kernels_compiled=compiled()))
+    surveys = Surveys(engine, settings.metrics_topics_max)
+    probes = _Probes(engine, Metrics(engine, kernels_compiled=compiled()), surveys)
     app = Starlette(
         routes=[
             Route("/healthz", probes.healthz),
             Route("/readyz", probes.readyz),
             Route(METRICS_PATH, probes.metrics),
-            *Api(engine, probes.not_ready, marks).routes(),
+            *Api(engine, probes.not_ready, marks, surveys).routes(),
             *(queue_routes(queues) if queues is not None else ()),
             *((Route("/api/keys/reload", _Reload(reload).run, methods=["POST"]),) if reload is not None else ()),
         ],
@@ -67,9 +69,10 @@ def build_app(
 class _Probes:
     """Answers to machines that watch over the broker."""
 
-    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, surveys: Surveys) -> None:
         self._engine = engine
         self._metrics = metrics
+        self._surveys = surveys
 
     async def healthz(self, request: Request) -> Response:
         """The process answers."""
@@ -83,8 +86,11 @@ class _Probes:
         return document({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
-        """Everything Prometheus scrapes."""
-        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        """Everything Prometheus scrapes, for those who may know of every topic."""
+        identity = request.scope["headrace.identity"]
+        if identity is not None and not identity.may_watch:
+            raise BrokerError(Code.FORBIDDEN, "the metrics tell of all topics: a key for them has metrics = true")
+        return Response(self._metrics.exposition(await self._surveys.latest()), media_type=CONTENT_TYPE_LATEST)
 
     def not_ready(self) -> str | None:
         """Why work is not accepted; None when it is. Says nothing that a stranger should not know."""

@@ -4,56 +4,86 @@ Reads the topic `$redriven`; what a mark looks like is told by `model.marks`.
 """
 
 import asyncio
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 
 from headrace.auth import Identity
 from headrace.log import Log
 from headrace.model.batch import Batch, Column, Protocol, build_batch
-from headrace.model.marks import mark_part, marked_offsets, packed_offsets
+from headrace.model.marks import mark_part, marked_in, marked_offsets, packed_offsets
 from headrace.model.names import REDRIVEN_TOPIC, is_dead_topic
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.server.staging import StagedChunk
-from headrace.server.walk import Turns, messages_from
+from headrace.server.walk import Finder, Turns, batches_from
 
 
 class Marks:
-    """Who may mark dead letters: whoever has the `turn`, so that two cannot send the same letter."""
+    """Who may mark dead letters: whoever has the `turn`, so that two cannot send the same letter.
+
+    What is marked is read once and kept, 16 bytes for each letter, for as long as the log may hold the letter.
+    """
 
     def __init__(self, log: Log) -> None:
         self.turn = asyncio.Lock()
         self._log = log
+        self._reading = asyncio.Lock()
+        self._read_to = 0
+        self._letters = array("Q")
+        self._marks = array("Q")
+
+    async def refresh(self) -> None:
+        """Take in what was marked since the last time; other work goes on meanwhile."""
+        async with self._reading:
+            turns = Turns()
+            for batch in batches_from(self._log, REDRIVEN_TOPIC, max(self._read_to, self._log.first_offset)):
+                for index in range(max(0, self._read_to - batch.base), batch.count):
+                    for letter in marked_in(batch, index):
+                        self._note(letter, batch.base + index)
+                        await turns.step()
+                    self._read_to = batch.base + index + 1
+                    await turns.step(batch.size // batch.count)
+            gone = bisect_left(self._letters, self._log.first_offset)
+            del self._letters[:gone], self._marks[:gone]
+
+    def mark_of(self, letter: int) -> int | None:
+        """The offset of the mark that says a dead letter was redriven, None when none does. After a `refresh`."""
+        place = bisect_left(self._letters, letter)
+        if place < len(self._letters) and self._letters[place] == letter:
+            return self._marks[place]
+        return None
 
     async def among(self, wanted: set[int]) -> set[int]:
         """Those of these dead letters that have been redriven; other work goes on meanwhile."""
+        await self.refresh()
         found: set[int] = set()
         turns = Turns()
-        for mark in messages_from(self._log, REDRIVEN_TOPIC, min(wanted, default=0)):
-            found |= wanted.intersection(marked_offsets(mark.value))
-            await turns.give_way()
+        for letter in wanted:
+            if self.mark_of(letter) is not None:
+                found.add(letter)
+            await turns.step()
         return found
 
     async def not_letters(self, offsets: Iterable[int], identity: Identity) -> list[int]:
         """Those of these offsets that are no dead letters this identity may read; other work goes on meanwhile."""
-        left = sorted(set(offsets))
-        for topic in self._log.topics():
-            if is_dead_topic(topic) and identity.may_subscribe(topic):
-                left = await self._outside(topic, left)
-        return left
-
-    async def _outside(self, topic: str, offsets: list[int]) -> list[int]:
-        outside: list[int] = []
-        turns = Turns()
-        at = 0
-        while at < len(offsets):
-            batch = self._log.batch_at(topic, offsets[at])
-            if batch is None:
-                return outside + offsets[at:]
-            begins, ends = (bisect_left(offsets, edge, at) for edge in (batch.base, batch.end))
-            outside += offsets[at:begins]
-            at = ends
-            await turns.give_way()
+        finder, turns = Finder(self._log), Turns()
+        outside = []
+        for offset in sorted(set(offsets)):
+            batch = finder.batch(offset)
+            if batch is None or not is_dead_topic(batch.topic) or not identity.may_subscribe(batch.topic):
+                outside.append(offset)
+            await turns.step()
         return outside
+
+    def _note(self, letter: int, mark: int) -> None:
+        """Keep the first mark of a letter; most come in order."""
+        place = len(self._letters)
+        if place and self._letters[-1] >= letter:
+            place = bisect_left(self._letters, letter)
+            if self._letters[place] == letter:
+                return
+        self._letters.insert(place, letter)
+        self._marks.insert(place, mark)
 
 
 async def without_marked(chunk: StagedChunk, marks: Marks) -> tuple[StagedChunk, int]:

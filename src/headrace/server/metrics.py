@@ -1,6 +1,7 @@
-"""What Prometheus is told. Everything is a plain number the broker keeps anyway, read when somebody asks.
+"""What Prometheus is told: plain numbers the broker keeps anyway, and what a survey has counted aside.
 
-Nothing here runs for each message: a scrape reads counters, and histograms are fed once for each flush.
+Nothing here runs for each message or each topic: histograms are fed once for each flush, and what there is of every
+topic is counted elsewhere.
 """
 
 from bisect import bisect_left
@@ -19,10 +20,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from headrace import __version__
-from headrace.broker.views import Counters, ReaderInfo, SubscriptionInfo, TopicInfo
+from headrace.broker.views import Counters, Survey
 
 if TYPE_CHECKING:
     from headrace.server.engine import Engine
+    from headrace.server.lists import ReaderRow
+    from headrace.server.survey import Taken
 
 BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OTHER_TOPICS = "_other"
@@ -56,20 +59,23 @@ class Histogram:
 class Metrics:
     """The metrics of one broker, in a registry of its own."""
 
-    def __init__(self, engine: "Engine", *, topics_max: int, kernels_compiled: bool) -> None:
+    def __init__(self, engine: "Engine", *, kernels_compiled: bool) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_EngineCollector(engine, topics_max, kernels_compiled))
+        self._collector = _EngineCollector(engine, kernels_compiled)
+        self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
 
-    def exposition(self) -> bytes:
-        """Everything, in Prometheus's text format."""
+    def exposition(self, taken: "Taken") -> bytes:
+        """Everything, in Prometheus's text format, with what was counted aside."""
+        self._collector.taken = taken
         return generate_latest(self._registry)
 
 
 class _EngineCollector(Collector):
-    def __init__(self, engine: "Engine", topics_max: int, kernels_compiled: bool) -> None:
+    taken: "Taken"
+
+    def __init__(self, engine: "Engine", kernels_compiled: bool) -> None:
         self._engine = engine
-        self._topics_max = topics_max
         self._build = {"version": __version__, "kernels": "compiled" if kernels_compiled else "interpreted"}
 
     def describe(self) -> Iterable[Metric]:
@@ -77,18 +83,17 @@ class _EngineCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric of ours, read now."""
-        broker = self._engine.broker
-        topics, subscriptions = broker.topics(), broker.subscriptions()
+        """Every metric of ours."""
+        survey, readers = self.taken
         yield InfoMetricFamily("headrace_build", "The running program", self._build)
         yield GaugeMetricFamily("headrace_ready", "1 while work is accepted", float(self._engine.ready))
         yield GaugeMetricFamily("headrace_connections", "Connections open now", self._engine.connections)
-        yield GaugeMetricFamily("headrace_topics", "Topics that hold messages or subscriptions", len(topics))
-        yield GaugeMetricFamily("headrace_subscribers", "Subscriptions", len(subscriptions))
-        yield from self._messages(broker.counters)
+        yield GaugeMetricFamily("headrace_topics", "Topics that hold messages or subscriptions", survey.topics)
+        yield GaugeMetricFamily("headrace_subscribers", "Subscriptions", survey.subscriptions)
+        yield from self._messages(survey.counters)
         yield from self._log()
-        yield from _per_topic(topics, subscriptions, self._topics_max)
-        yield from _per_reader(broker.following(), self._topics_max)
+        yield from _per_topic(survey)
+        yield from _per_reader(readers)
 
     def _messages(self, counters: Counters) -> Iterator[Metric]:
         for name, text, value in (
@@ -122,41 +127,33 @@ class _EngineCollector(Collector):
             yield HistogramMetricFamily(f"headrace_{name}_seconds", text, histogram.buckets(), histogram.total_s)
 
 
-def _per_topic(
-    topics: Sequence[TopicInfo], subscriptions: Sequence[SubscriptionInfo], topics_max: int
-) -> Iterator[Metric]:
+def _per_topic(survey: Survey) -> Iterator[Metric]:
     """The busiest topics by name, all others as one: a topic name is data, and data must not grow the label set."""
-    busiest = sorted(topics, key=lambda topic: topic.published, reverse=True)[:topics_max]
-    labels = {topic.name: _label(topic.name) for topic in busiest}
-    published: Counter[str] = Counter()
-    backlog: Counter[str] = Counter()
-    for topic in topics:
-        published[labels.get(topic.name, OTHER_TOPICS)] += topic.published
-    for subscription in subscriptions:
-        label = labels.get(subscription.topic, OTHER_TOPICS)
-        backlog[label] += subscription.pending + subscription.deferred + subscription.in_flight
     messages = CounterMetricFamily("headrace_topic_messages_published", "Messages accepted", labels=["topic"])
     waiting = GaugeMetricFamily(
         "headrace_topic_backlog", "Messages not settled yet, summed over the topic's subscriptions", labels=["topic"]
     )
-    for label in sorted(published.keys() | backlog.keys()):
-        messages.add_metric([label], published[label])
-        waiting.add_metric([label], backlog[label])
-    yield messages
-    yield waiting
+    for counts, family in ((survey.published, messages), (survey.backlog, waiting)):
+        labelled: Counter[str] = Counter()
+        for name, count in counts.items():
+            labelled[OTHER_TOPICS if name == Survey.OTHERS else _label(name)] += count
+        for label in sorted(labelled):
+            family.add_metric([label], labelled[label])
+        yield family
 
 
-def _per_reader(readers: Sequence[ReaderInfo], readers_max: int) -> Iterator[Metric]:
-    """The lag of every reader outside the broker; beyond `readers_max` those furthest behind."""
+def _per_reader(readers: "Sequence[ReaderRow]") -> Iterator[Metric]:
+    """The offset and the lag of the readers outside the broker that are furthest behind."""
     lag = GaugeMetricFamily(
         "headrace_reader_lag", "Messages a reader outside the broker has yet to come to", labels=["reader", "owner"]
     )
     offset = GaugeMetricFamily(
         "headrace_reader_offset", "The offset below which a reader needs nothing any more", labels=["reader", "owner"]
     )
-    for reader in sorted(readers, key=lambda reader: reader.lag, reverse=True)[:readers_max]:
+    for reader in readers:
         labels = [_label(reader.reader), _label(reader.owner)]
-        lag.add_metric(labels, reader.lag)
+        if reader.lag is not None:
+            lag.add_metric(labels, reader.lag)
         offset.add_metric(labels, reader.offset)
     yield lag
     yield offset

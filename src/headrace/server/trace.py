@@ -3,24 +3,29 @@
 Knows how to read the log; asks the broker only whether there is still something to look for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import aclosing
 
 import msgspec
 
-from headrace.broker.deadletters import ORIGIN_OFFSET
+from headrace.auth import Identity
 from headrace.broker.views import Status
 from headrace.log import Log, Record
-from headrace.model.batch import Batch, Column, Message
-from headrace.model.events import Event, EventPart
+from headrace.model.batch import Batch, Column, Message, encode_headers
+from headrace.model.events import Event, EventPart, Range
 from headrace.model.names import REDRIVEN_TOPIC, is_dead_topic
 from headrace.server.engine import Engine
-from headrace.server.redrive import REDRIVEN_FROM, redriven_offsets
-from headrace.server.shapes import MessageView, message_view
-from headrace.server.walk import Walk, messages_from
+from headrace.server.marks import Marks
+from headrace.server.pages import CHUNK
+from headrace.server.redrive import REDRIVEN_FROM
+from headrace.server.shapes import VALUE_SHOWN_MAX, MessageView, message_view
+from headrace.server.walk import Finder, Turns, Walk, read_message, unreadable
 
-WALK_COST_MAX = 1 << 30
-VALUE_MAX = 1 << 20
+WALK_COST_MAX = 256 << 20
+STEPS_MAX = 500
+"""The most events of one life that are told at once: their reasons may have a thousand bytes each."""
+
+Place = tuple[Batch, int]
 ENDINGS = frozenset({"acked", "expired", "dead", "dropped"})
 
 
@@ -48,9 +53,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """A message and everything that happened to it, in the order of the log.
+    """A message and what happened to it, in the order of the log.
 
-    `complete` is false when the walk stopped at its cost limit; what lies behind `walked_to` was not looked at.
+    `complete` is false when the walk stopped at its cost limit, or at more events than are told at once; what lies
+    behind `walked_to` was not looked at.
     """
 
     message: MessageView
@@ -59,128 +65,151 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     walked_to: int
 
 
-async def trace(engine: Engine, message: Message) -> Life:
-    """The life of this message, from the record that holds it to the end, or to where every subscription is done."""
-    walk = Walk(engine.log, message.offset, cost_max=WALK_COST_MAX)
-    unseen = _settled_in(engine, message)
-    names = {info.id: info.name for info in engine.broker.subscriptions()}
-    steps: list[Step] = []
-    finished = False
-    async with aclosing(walk.records()) as records:
-        async for record in records:
-            for step in _steps(record, message, names):
-                steps.append(step)
-                if unseen is not None and step.ends(message.qos):
-                    unseen.discard(step.subscription)
-                    finished = not unseen
-            if finished:
-                break
-    steps.extend(_redrives(engine.log, message, steps))
-    view = message_view(message, value_max=VALUE_MAX)
-    return Life(message=view, events=steps, complete=walk.complete or finished, walked_to=walk.position)
+class Tracer:
+    """Tells lives to one caller: nothing of a topic that the identity may not read."""
 
+    def __init__(self, engine: Engine, marks: Marks, identity: Identity) -> None:
+        self._engine = engine
+        self._log = engine.log
+        self._marks = marks
+        self._identity = identity
 
-async def find_by_id(log: Log, message_id: str, start: int) -> tuple[Message | None, int]:
-    """The first message with this publisher's id from an offset on, and how far was looked."""
-    wanted = message_id.encode()
-    walk = Walk(log, start, cost_max=WALK_COST_MAX)
-    async with aclosing(walk.records()) as records:
-        async for record in records:
-            for part in record.parts():
-                if isinstance(part, Batch) and part.columns & Column.MESSAGE_ID and _mentions(part, wanted):
-                    for message in map(part.message, range(part.count)):
-                        if message.message_id == message_id:
-                            return message, walk.position
-    return None, walk.position
+    def at(self, offset: int) -> Place | None:
+        """Where the message at this offset is; None when there is none that the caller may read."""
+        batch = Finder(self._log).batch(offset)
+        if batch is None or not self._identity.may_subscribe(batch.topic):
+            return None
+        return batch, offset - batch.base
 
+    async def by_id(self, message_id: str, start: int) -> tuple[Place | None, int, bool]:
+        """The caller's first message with this publisher's id from an offset on.
 
-def _settled_in(engine: Engine, message: Message) -> set[int] | None:
-    """The subscriptions that are done with the message; None while one is not, for then more may follow."""
-    found = set()
-    for info in engine.broker.subscriptions():
-        if info.topic == message.topic:
-            status = engine.broker.status_of(info.id, message.offset)
-            if status is Status.SETTLED:
-                found.add(info.id)
-            elif status is not Status.OUTSIDE:
-                return None
-    return found
+        Also how far was looked, and whether that is the end of the log.
+        """
+        wanted = message_id.encode()
+        walk, turns = Walk(self._log, start, cost_max=WALK_COST_MAX), Turns()
+        async with aclosing(walk.records()) as records:
+            async for record in records:
+                for part in record.parts():
+                    if not isinstance(part, Batch) or not self._identity.may_subscribe(part.topic):
+                        continue
+                    for index in part.rows_containing(Column.MESSAGE_ID, wanted):
+                        message = read_message(part, index, 0)
+                        if message is not None and message.message_id == message_id:
+                            return (part, index), walk.position, False
+                        await turns.step()
+        return None, walk.position, walk.complete
 
+    async def life(self, place: Place) -> Life:
+        """The life of this message, from the record that holds it to where every subscription is done with it."""
+        batch, index = place
+        message = read_message(batch, index, 0) or unreadable(batch, index)
+        walk, turns = Walk(self._log, message.offset, cost_max=WALK_COST_MAX), Turns()
+        unseen = await self._settled_in(message, turns)
+        steps: list[Step] = []
+        finished = False
+        async with aclosing(walk.records()) as records:
+            async for record in records:
+                for step in self._steps(record, message):
+                    if len(steps) > STEPS_MAX:
+                        break
+                    steps.append(step)
+                    if unseen is not None and step.ends(message.qos):
+                        unseen.discard(step.subscription)
+                        finished = not unseen
+                if finished or len(steps) > STEPS_MAX:
+                    break
+        cut = len(steps) > STEPS_MAX
+        del steps[STEPS_MAX:]
+        await self._add_redrives(message, steps)
+        view = message_view(batch, index, value_max=VALUE_SHOWN_MAX)
+        complete = (walk.complete or finished) and not cut
+        return Life(message=view, events=steps, complete=complete, walked_to=walk.position)
 
-def _mentions(batch: Batch, wanted: bytes) -> bool:
-    return wanted in bytes(batch.buffer[batch.start : batch.start + batch.size])
+    async def _settled_in(self, message: Message, turns: Turns) -> set[int] | None:
+        """The subscriptions that are done with the message; None while one is not, for then more may follow."""
+        broker = self._engine.broker
+        found: set[int] = set()
+        placed = broker.placed(message.topic, 0, CHUNK)
+        while placed:
+            for topic, number in placed:
+                if topic != message.topic:
+                    return found
+                status = broker.status_of(number, message.offset)
+                if status is Status.SETTLED:
+                    found.add(number)
+                elif status is not Status.OUTSIDE:
+                    return None
+                await turns.step()
+            placed = broker.placed(message.topic, placed[-1][1] + 1, CHUNK)
+        return found
 
+    def _steps(self, record: Record, message: Message) -> Iterator[Step]:
+        """What this record tells about the message."""
+        batch: Batch | None = None
+        for part in record.parts():
+            if isinstance(part, Batch):
+                batch = part
+                continue
+            offset, event = part
+            for item in event.ranges:
+                if item.first <= message.offset < item.first + item.count:
+                    letters = batch if event.event is Event.DEAD and batch and batch.count == item.count else None
+                    yield self._step(message, offset, event, item, letters)
 
-def _steps(record: Record, message: Message, names: Mapping[int, str]) -> Iterator[Step]:
-    """What this record tells about the message."""
-    for part in record.parts():
-        if isinstance(part, Batch):
-            continue
-        offset, event = part
-        for item in event.ranges:
-            if item.first <= message.offset < item.first + item.count:
-                yield _step(record, message, offset, event, item.attempt, names.get(event.subscription))
+    def _step(self, message: Message, offset: int, event: EventPart, item: Range, letters: Batch | None) -> Step:
+        """One event; a death stands behind the batch of the dead letters it made, in the same order."""
+        definition = self._engine.broker.definition(event.subscription)
+        return Step(
+            event=event.event.name.lower(),
+            timestamp_us=event.timestamp_us,
+            after_us=event.timestamp_us - message.timestamp_us,
+            offset=offset,
+            subscription=event.subscription,
+            name=definition.name if definition is not None else None,
+            attempt=item.attempt,
+            reason=event.reason,
+            copy_topic=letters.topic if letters is not None else "",
+            copy_offset=letters.base + message.offset - item.first if letters is not None else None,
+        )
 
+    async def _add_redrives(self, message: Message, steps: list[Step]) -> None:
+        """The redrives of the message's dead letters, or of the message itself if it is one."""
+        letters = [step.copy_offset for step in steps if step.copy_offset is not None]
+        if is_dead_topic(message.topic):
+            letters.append(message.offset)
+        if not letters:
+            return
+        await self._marks.refresh()
+        turns = Turns()
+        for letter in letters:
+            mark = self._marks.mark_of(letter)
+            copy = _copy_beside(self._log, mark, letter) if mark is not None else None
+            if mark is not None and copy is not None:
+                steps.append(self._redriven(message, mark, copy))
+            await turns.step()
 
-def _step(record: Record, message: Message, offset: int, event: EventPart, attempt: int, name: str | None) -> Step:
-    letter = _dead_letter_in(record, message.offset) if event.event is Event.DEAD else None
-    return Step(
-        event=event.event.name.lower(),
-        timestamp_us=event.timestamp_us,
-        after_us=event.timestamp_us - message.timestamp_us,
-        offset=offset,
-        subscription=event.subscription,
-        name=name,
-        attempt=attempt,
-        reason=event.reason,
-        copy_topic=letter.topic if letter else "",
-        copy_offset=letter.offset if letter else None,
-    )
-
-
-def _dead_letter_in(record: Record, offset: int) -> Message | None:
-    """The dead letter of the message that died at this offset: it is in the same record as the event."""
-    for part in record.parts():
-        if isinstance(part, Batch) and is_dead_topic(part.topic):
-            found = _with_header(part, ORIGIN_OFFSET, offset)
-            if found is not None:
-                return found
-    return None
-
-
-def _redrives(log: Log, message: Message, steps: list[Step]) -> Iterator[Step]:
-    """The redrives of the message's dead letters, or of the message itself if it is one."""
-    letters = [step.copy_offset for step in steps if step.copy_offset is not None]
-    if is_dead_topic(message.topic):
-        letters.append(message.offset)
-    for letter in letters:
-        if letter not in redriven_offsets(log, letter):
-            continue
-        for mark in messages_from(log, REDRIVEN_TOPIC, letter):
-            copy = _copy_beside(log, mark.offset, letter)
-            if copy is not None:
-                yield Step(
-                    event="redriven",
-                    timestamp_us=copy.timestamp_us,
-                    after_us=copy.timestamp_us - message.timestamp_us,
-                    offset=mark.offset,
-                    copy_topic=copy.topic,
-                    copy_offset=copy.offset,
-                )
-                break
+    def _redriven(self, message: Message, mark: int, copy: Message) -> Step:
+        """A redrive, and where the copy is if the caller may read it there."""
+        seen = self._identity.may_subscribe(copy.topic)
+        return Step(
+            event="redriven",
+            timestamp_us=copy.timestamp_us,
+            after_us=copy.timestamp_us - message.timestamp_us,
+            offset=mark,
+            copy_topic=copy.topic if seen else "",
+            copy_offset=copy.offset if seen else None,
+        )
 
 
 def _copy_beside(log: Log, mark: int, letter: int) -> Message | None:
-    """The copy of a dead letter in the record that holds this mark."""
+    """The copy of a dead letter in the record that holds this mark; its value is left where it is."""
+    header = REDRIVEN_FROM, b"%d" % letter
     for record in log.iter_records(mark, mark + 1):
         for part in record.parts():
-            if isinstance(part, Batch) and part.topic != REDRIVEN_TOPIC and part.columns & Column.HEADERS:
-                found = _with_header(part, REDRIVEN_FROM, letter)
-                if found is not None:
-                    return found
+            if isinstance(part, Batch) and part.topic != REDRIVEN_TOPIC:
+                for index in part.rows_containing(Column.HEADERS, encode_headers([header])):
+                    message = read_message(part, index, 0)
+                    if message is not None and header in message.headers:
+                        return message
     return None
-
-
-def _with_header(batch: Batch, name: str, number: int) -> Message | None:
-    wanted = (name, b"%d" % number)
-    return next((m for m in map(batch.message, range(batch.count)) if wanted in m.headers), None)

@@ -50,14 +50,15 @@ def test_readers_survive_a_restart(with_snapshot: bool) -> None:
     ]
 
 
-def test_lag_counts_the_messages_of_its_topics() -> None:
+def test_readers_are_found_in_order_and_by_name() -> None:
     desk = Desk()
-    first = desk.publish("a", b"1", b"2", b"3").base
-    desk.publish("b", b"4")
-    desk.broker.readers.report("ann", "one", ["a"], first + 1, desk.now)
-    desk.broker.readers.report("ann", "all", None, first + 1, desk.now)
-    desk.broker.readers.report("ann", "none", ["never published to"], 0, desk.now)
-    assert {info.reader: info.lag for info in desk.broker.following()} == {"one": 2, "all": 3, "none": 0}
+    for owner, name in (("bob", "lake"), ("ann", "lake"), ("ann", "archive"), ("cid", "lake")):
+        desk.broker.readers.report(owner, name, None, 1, desk.now)
+    desk.broker.readers.remove("cid", "lake", desk.now)
+    page = desk.broker.readers.page(("b", ""), 10)
+    assert [(reader.reader, reader.owner) for reader in page] == [("lake", "ann"), ("lake", "bob")]
+    assert desk.broker.readers.owners("lake") == {"ann", "bob"}
+    assert desk.broker.readers.owners("la") == set()
 
 
 def test_a_snapshot_of_an_older_broker_has_neither() -> None:

@@ -56,8 +56,8 @@ def main() -> None:
                     channel.sendall(b"this is not JSON\n")
                 say(channel, Listening(port=message.port or 4711))
                 say(channel, Subscriptions(id=1))
-                say(channel, Report(id=2, owner="ann", reader="lake", topics=("a",), offset=0))
-                say(channel, Report(id=3, owner="ann", reader="lake", topics=None, offset=10**9))
+                say(channel, Report(id=2, owner="ann", subscribe=("a",), reader="lake", topics=("a",), offset=0))
+                say(channel, Report(id=3, owner="ann", subscribe=("*",), reader="lake", topics=None, offset=10**9))
             case Keys():
                 assert notes is not None
                 (notes / "keys").write_text(f"{len(message.api_keys)}")

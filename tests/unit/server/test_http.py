@@ -255,8 +255,9 @@ async def test_a_scoped_key_sees_and_does_only_what_it_may(rig: Rig) -> None:
     assert {info["topic"] for info in (await rig.get("/api/subscriptions"))["subscriptions"]} == {"orders"}
     letters = (await rig.get("/api/dead-letters"))["dead_letters"]
     assert {letter["topic"] for letter in letters} == {"$dead.orders"}
-    for path in ("/api/topics/billing/messages", f"/api/trace/{billing}", "/api/dead-letters?topic=billing"):
+    for path in ("/api/topics/billing/messages", "/api/dead-letters?topic=billing"):
         assert (await rig.http.get(path)).status_code == 403
+    assert (await rig.http.get(f"/api/trace/{billing}")).status_code == 404
     assert (await rig.redrive(billing)).status_code == 409
     reply = await rig.redrive(letters[0]["offset"], to="billing")
     assert "not allowed to publish" in reply.json()["error"]
@@ -457,7 +458,7 @@ async def test_nobody_gets_at_anything_without_a_key(rig: Rig) -> None:
 
 
 async def test_an_error_of_ours_is_told_without_details(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(rig.engine.broker), "topics", lambda self: 1 / 0)
+    monkeypatch.setattr(type(rig.engine.broker), "topic_names", lambda *_: 1 / 0)
     reply = await rig.http.get("/api/topics")
     assert (reply.status_code, "ZeroDivision" in reply.text, reply.json().keys()) == (500, False, {"error"})
 

@@ -1,5 +1,6 @@
 """Counters read at scrape time, and a label set that data cannot grow."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -8,26 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.broker.views import Counters, ReaderInfo, SubscriptionInfo, TopicInfo
+from headrace.broker.views import Counters, Survey
+from headrace.model.requests import Start
 from headrace.server.engine import Engine
+from headrace.server.lists import ReaderRow
 from headrace.server.metrics import BOUNDS_S, Histogram, Metrics
-
-
-@dataclass
-class StubBroker:
-    counters: Counters
-    topic_infos: list[TopicInfo] = field(default_factory=list)
-    subscription_infos: list[SubscriptionInfo] = field(default_factory=list)
-    reader_infos: list[ReaderInfo] = field(default_factory=list)
-
-    def topics(self) -> list[TopicInfo]:
-        return self.topic_infos
-
-    def subscriptions(self) -> list[SubscriptionInfo]:
-        return self.subscription_infos
-
-    def following(self) -> list[ReaderInfo]:
-        return self.reader_infos
+from headrace.server.survey import Taken
+from tests.unit.broker.desk import Desk
 
 
 @dataclass
@@ -42,7 +30,6 @@ class StubLog:
 
 @dataclass
 class StubEngine:
-    broker: StubBroker
     log: StubLog = field(default_factory=StubLog)
     connections: int = 3
     refused_total: int = 2
@@ -57,23 +44,21 @@ def counters() -> Counters:
     )
 
 
-def topic(name: str, published: int) -> TopicInfo:
-    return TopicInfo(name=name, published=published, end=published, subscriptions=1)
+def taken(
+    published: dict[str, int] | None = None,
+    backlog: dict[str, int] | None = None,
+    readers: Sequence[ReaderRow] = (),
+) -> Taken:
+    """What a survey of a desk without anything would say, had it found this."""
+    survey = Desk().broker.survey(100)
+    survey.counters = counters()
+    survey.published, survey.backlog = published or {}, backlog or {}
+    return Taken(survey, list(readers))
 
 
-def subscription(topic: str, pending: int) -> SubscriptionInfo:
-    zeros = dict.fromkeys(
-        ("cursor", "attempts", "delivered", "redelivered", "acked", "nacked", "expired", "dead", "dropped"), 0
-    )
-    return SubscriptionInfo(
-        id=1, topic=topic, name="", owner="o", qos=1, pending=pending, deferred=1, in_flight=1,
-        waiting_consumers=0, last_used_us=0, **zeros,
-    )  # fmt: skip
-
-
-def scrape(engine: StubEngine, topics_max: int = 100) -> dict[tuple[str, str], float]:
+def scrape(engine: StubEngine, found: Taken) -> dict[tuple[str, str], float]:
     """Every sample by name and by the value of its topic or bucket label."""
-    text = Metrics(cast(Engine, engine), topics_max=topics_max, kernels_compiled=False).exposition().decode()
+    text = Metrics(cast(Engine, engine), kernels_compiled=False).exposition(found).decode()
     return {
         (sample.name, sample.labels.get("topic", sample.labels.get("le", ""))): sample.value
         for family in text_string_to_metric_families(text)
@@ -82,10 +67,10 @@ def scrape(engine: StubEngine, topics_max: int = 100) -> dict[tuple[str, str], f
 
 
 def test_the_names_blipmq_had_are_there_under_our_prefix() -> None:
-    found = scrape(StubEngine(StubBroker(counters(), [topic("a", 100)], [subscription("a", 7)])))
+    found = scrape(StubEngine(), taken())
     for name, value in {
-        "topics": 1,
-        "subscribers": 1,
+        "topics": 0,
+        "subscribers": 0,
         "messages_published_total": 100,
         "messages_delivered_total": 90,
         "messages_inflight": 5,
@@ -96,7 +81,7 @@ def test_the_names_blipmq_had_are_there_under_our_prefix() -> None:
 
 
 def test_every_outcome_of_a_message_is_counted() -> None:
-    found = scrape(StubEngine(StubBroker(counters())))
+    found = scrape(StubEngine(), taken())
     for name, value in {
         "acked": 80, "redelivered": 8, "nacked": 1, "expired": 2, "dead": 3, "dropped": 4, "refused": 2,
     }.items():  # fmt: skip
@@ -107,39 +92,59 @@ def test_every_outcome_of_a_message_is_counted() -> None:
 
 
 def test_the_process_and_the_build_are_described() -> None:
-    engine = StubEngine(StubBroker(counters()))
-    text = Metrics(cast(Engine, engine), topics_max=1, kernels_compiled=True).exposition().decode()
+    text = Metrics(cast(Engine, StubEngine()), kernels_compiled=True).exposition(taken()).decode()
     assert 'headrace_build_info{kernels="compiled"' in text
     assert "process_resident_memory_bytes" in text
     assert "process_open_fds" in text
 
 
 def test_a_scrape_reads_what_is_true_now() -> None:
-    engine = StubEngine(StubBroker(counters()))
-    metrics = Metrics(cast(Engine, engine), topics_max=1, kernels_compiled=True)
-    metrics.exposition()
+    engine = StubEngine()
+    metrics = Metrics(cast(Engine, engine), kernels_compiled=True)
+    metrics.exposition(taken())
     engine.log.appends_total = 12
-    assert b"headrace_wal_appends_total 12.0" in metrics.exposition()
+    assert b"headrace_wal_appends_total 12.0" in metrics.exposition(taken())
 
 
 def test_only_the_busiest_topics_have_a_label_of_their_own() -> None:
-    topics = [topic(f"t{number}", number) for number in range(50)]
-    broker = StubBroker(counters(), topics, [subscription("t49", 5), subscription("t0", 5)])
-    found = scrape(StubEngine(broker), topics_max=2)
+    desk = Desk()
+    for number in range(1, 6):
+        desk.publish(f"t{number}", *[b"x"] * number)
+    for topic in ("t5", "t1", "never published to"):
+        desk.subscribe(topic, start=Start.EARLIEST)
+    survey = desk.broker.survey(2)
+    for _ in survey.steps():
+        continue
+    assert (survey.topics, survey.subscriptions, survey.counters) == (6, 3, desk.broker.counters)
+    found = scrape(StubEngine(), Taken(survey, []))
     published = {label: v for (name, label), v in found.items() if name == "headrace_topic_messages_published_total"}
-    assert published == {"t49": 49, "t48": 48, "_other": sum(range(48))}
-    assert found["headrace_topic_backlog", "t49"] == 7
-    assert found["headrace_topic_backlog", "_other"] == 7
+    assert published == {"t5": 5, "t4": 4, "_other": 6}
+    assert found["headrace_topic_backlog", "t5"] == 5
+    assert found["headrace_topic_backlog", "_other"] == 1
 
 
-@given(st.lists(st.text(min_size=1, max_size=300), unique=True, max_size=8), st.integers(0, 8))
-def test_no_topic_name_breaks_the_exposition_or_loses_messages(names: list[str], topics_max: int) -> None:
+def test_what_is_counted_never_falls_though_subscriptions_go_while_they_are_counted() -> None:
+    desk = Desk()
+    desk.publish("a", b"1", b"2")
+    seen = []
+    for gone in range(4):
+        subscriptions = [desk.subscribe("a", start=Start.EARLIEST) for _ in range(3)]
+        for subscription in subscriptions:
+            desk.ack(subscription, (desk.take(subscription)[0][0], 1))
+        survey = desk.broker.survey(1)
+        for number, _ in enumerate(survey.steps()):
+            if number == gone:
+                desk.broker.unsubscribe(subscriptions[1], "gone", desk.now)
+        seen.append(survey.counters.acked)
+    assert seen == [3, 6, 9, 12]
+
+
+@given(st.lists(st.text(min_size=1, max_size=300), unique=True, max_size=8))
+def test_no_topic_name_breaks_the_exposition_or_loses_messages(names: list[str]) -> None:
     names = [name for name in names if name.isprintable()]
-    broker = StubBroker(counters(), [topic(name, 3) for name in [*names, "_other"]])
-    found = scrape(StubEngine(broker), topics_max)
+    found = scrape(StubEngine(), taken(dict.fromkeys([*names, "_other", Survey.OTHERS], 3)))
     published = [v for (name, _), v in found.items() if name == "headrace_topic_messages_published_total"]
-    assert sum(published) == 3 * (len(names) + 1)
-    assert len(published) <= topics_max + 1
+    assert sum(published) == 3 * (len(names) + 2 - ("_other" in names))
 
 
 @given(st.lists(st.floats(0, 100, allow_nan=False)))
@@ -155,7 +160,7 @@ def test_a_histogram_counts_each_duration_below_every_bound_it_fits(durations: l
 
 def test_every_metric_of_ours_is_in_the_docs() -> None:
     docs = (Path(__file__).resolve().parents[3] / "docs/operations.md").read_text()
-    text = Metrics(cast(Engine, StubEngine(StubBroker(counters()))), topics_max=1, kernels_compiled=True).exposition()
+    text = Metrics(cast(Engine, StubEngine()), kernels_compiled=True).exposition(taken())
     names = [line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE headrace_")]
     assert len(names) > 20
     assert not [name for name in names if f"`{name}`" not in docs]

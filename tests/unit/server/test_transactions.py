@@ -18,10 +18,9 @@ from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.events import Event
 from headrace.server.node import Node
 from headrace.server.transactions import Outcome
-from headrace.server.walk import messages_from
 from headrace.testing import broker
 from tests.harness.clock import TurnedClock
-from tests.harness.drivers import OWNER, TOPIC, WRITER, Office, values
+from tests.harness.drivers import OWNER, TOPIC, WRITER, Office, messages_of, values
 from tests.harness.eventually import eventually
 from tests.unit.server.test_engine import MoodyDisk
 
@@ -50,7 +49,7 @@ async def test_staged_rows_are_seen_when_they_are_committed_and_not_before(tmp_p
         assert values(here.engine.log) == []
         outcome = await here.commit(0, *receipts)
         assert (outcome.replayed, outcome.rows, outcome.skipped) == (False, 3, 0)
-        found = list(messages_from(here.engine.log, TOPIC, 0))
+        found = messages_of(here.engine.log, TOPIC)
         assert [message.value for message in found] == [b"one", b"two", b"three"]
         assert {message.protocol for message in found} == {Protocol.SPARK}
         now = here.engine.clock.now()
@@ -303,7 +302,7 @@ async def test_a_letter_redriven_by_somebody_else_is_skipped(tmp_path: Path) -> 
         outcome = await here.commit(0, staged)
         assert (outcome.rows, outcome.skipped) == (4, 3)
         assert sorted(values(here.engine.log)) == sorted(b"copy of %d" % letter for letter in letters)
-        keys = {message.key for message in messages_from(here.engine.log, TOPIC, 0)}
+        keys = {message.key for message in messages_of(here.engine.log, TOPIC)}
         assert keys == {b"k"}
         assert await here.marks.among(set(letters)) == set(letters)
         again = await here.commit(1, here.stage(1, copies(list(letters))))
