@@ -280,7 +280,7 @@ def _check_name(name: str, place: str) -> None:
 
 
 def _scopes(item: KeyEntry | CertificateEntry) -> tuple[Scope, Scope]:
-    """What an entry may publish to and subscribe to: everything if it does not say what it is for, else what it lists."""
+    """What an entry may publish and subscribe to: everything if it says nothing of what it is for, else what it lists."""
     if item.publish is None and item.subscribe is None and not item.metrics:
         return EVERYTHING, EVERYTHING
     return Scope(item.publish or ()), Scope(item.subscribe or ())
