@@ -139,9 +139,7 @@ class Keyring:
         self._certificates = {each.owner: each for each in certificates}
         for entry in self._entries:
             if entry.name and entry.name not in self._certificates:
-                self._certificates[entry.name] = _certified(
-                    entry.name, entry.publish, entry.subscribe, entry.metrics
-                )
+                self._certificates[entry.name] = _certified(entry.name, entry.publish, entry.subscribe, entry.metrics)
 
     @classmethod
     def from_settings(
@@ -280,7 +278,7 @@ def _check_name(name: str, place: str) -> None:
 
 
 def _scopes(item: KeyEntry | CertificateEntry) -> tuple[Scope, Scope]:
-    """What an entry may publish and subscribe to: everything if it says nothing of what it is for, else what it lists."""
+    """What an entry may publish and subscribe to: what it lists, or everything if it lists nothing at all."""
     if item.publish is None and item.subscribe is None and not item.metrics:
         return EVERYTHING, EVERYTHING
     return Scope(item.publish or ()), Scope(item.subscribe or ())
