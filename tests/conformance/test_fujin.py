@@ -21,6 +21,9 @@ DOCUMENT = FujinSettings(routes={"in": "orders"})
 SETTINGS = {
     "document": DOCUMENT,
     "reference": replace(DOCUMENT, dialect=Dialect.REFERENCE),
+    "reference with headers": replace(
+        DOCUMENT, dialect=Dialect.REFERENCE, write_headers=WriteHeaders.AUTO
+    ),
     "always": replace(DOCUMENT, write_headers=WriteHeaders.ALWAYS),
     "never": replace(DOCUMENT, write_headers=WriteHeaders.NEVER),
     "small": replace(

@@ -18,6 +18,7 @@ DOORS = {"fujin": {"half close"}, "fujin_tcp": set[str]()}
 SETTINGS: dict[str, dict[str, object]] = {
     "document": {},
     "reference": {"dialect": "reference"},
+    "reference with headers": {"dialect": "reference", "write_headers": "auto"},
     "always": {"write_headers": "always"},
     "never": {"write_headers": "never"},
     "small": {"message_max": 64, "headers_max": 32, "transaction_max": 48, "push_window": 2},

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+ORIGINAL = "github.com/ValerySidorin/fujin"
+ORIGINAL_SOURCE = "HEADRACE_FUJIN_CLIENT"
 SOURCES = Path(__file__).resolve().parents[1] / "interop"
 
 
@@ -21,7 +24,7 @@ class Foreign:
     program: Path
 
     async def round(self, address: str, ca: Path, *flags: str) -> dict[str, object]:
-        """Connect, write, commit, roll back, subscribe, fetch and settle; what it tells. Fails with what it says."""
+        """Do everything there is to do, once; what it tells. Fails with what it says."""
         process = await asyncio.create_subprocess_exec(
             self.program, "-address", address, "-ca", ca, *flags,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -59,3 +62,31 @@ def _built(config: pytest.Config, name: str, tool: str, what: str, command: list
         )
     assert made.returncode == 0, f"`{' '.join(command)}` in tests/interop/{name}: {made.stderr}"
     return Foreign(name, program)
+
+
+def original(config: pytest.Config) -> Foreign:
+    """Fujin's own client, unpatched. Skips where there is no Go, or its source cannot be had."""
+    if shutil.which("go") is None:
+        pytest.skip("install Go 1.24 or later and put `go` on the path: Fujin's own client is built with it")
+    assert config.cache is not None
+    place = config.cache.mkdir("interop")
+    modules = place / "original.mod"
+    with (place / "original.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.copy(SOURCES / "original" / "go.mod", modules)
+        source = os.environ.get(ORIGINAL_SOURCE)
+        if source:
+            _go("mod", "edit", f"-replace={ORIGINAL}={source}", modules)
+            shutil.copy(Path(source) / "go.sum", place / "original.sum")
+        made = _go("build", "-mod=mod", f"-modfile={modules}", "-o", place / "original", ".")
+    if made.returncode and not source and ORIGINAL in made.stderr:
+        pytest.skip(
+            f"{ORIGINAL} cannot be had from the Go proxy: set {ORIGINAL_SOURCE} to a checkout of commit 077855f"
+        )
+    assert made.returncode == 0, made.stderr
+    return Foreign("original", place / "original")
+
+
+def _go(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    where = SOURCES / "original"
+    return subprocess.run(["go", *arguments], cwd=where, capture_output=True, text=True, check=False)

@@ -187,10 +187,10 @@ class SspqSection(Section, frozen=True, kw_only=True):
 
 
 class FujinSection(Section, frozen=True, kw_only=True):
-    """The Fujin door."""
+    """The Fujin door; without a word about headers the dialect decides."""
 
     dialect: Literal["document", "reference"] = "document"
-    write_headers: Literal["auto", "always", "never"] = "auto"
+    write_headers: Literal["auto", "always", "never"] | None = None
     ping_interval_s: Seconds = 2
     ping_timeout_s: Seconds = 5
     stop_timeout_s: Seconds = 15

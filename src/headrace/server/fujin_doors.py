@@ -1,6 +1,7 @@
 """The Fujin doors put together from the configuration: QUIC, and TLS over TCP for networks that drop UDP."""
 
 import datetime
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,12 @@ from headrace.server.tcp import TcpLimits, TcpListener
 from headrace.server.tls import TlsError, server_context
 
 ALPN = "fujin"
+ORIGINAL_CLIENT = (
+    "a writer's id was a string, as the original Fujin client has it: it misreads replies to ACK, NACK and FETCH "
+    'and messages that are empty, unless fujin.dialect = "reference"'
+)
+
+log = logging.getLogger("headrace.fujin")
 
 
 def quic_door(config: Config, address: Address, engine: Engine, terms: Terms) -> QuicListener:
@@ -78,7 +85,7 @@ def sessions(config: Config) -> Callable[[], FujinSession]:
     try:
         settings = FujinSettings(
             dialect=Dialect(fujin.dialect),
-            write_headers=WriteHeaders(fujin.write_headers),
+            write_headers=WriteHeaders(fujin.write_headers) if fujin.write_headers else None,
             fetch_wait_ms=fujin.fetch_wait_ms,
             push_window=fujin.push_window,
             message_size_max=fujin.message_max,
@@ -89,7 +96,7 @@ def sessions(config: Config) -> Callable[[], FujinSession]:
     except ValueError as error:
         key, _, detail = str(error).partition(": ")
         raise ConfigError(f"fujin.{key}", detail) from None
-    return partial(FujinSession, settings)
+    return partial(FujinSession, settings, _Notice().original_met)
 
 
 def certificate(config: Config, name: str, address: Address) -> TlsSection:
@@ -103,3 +110,16 @@ def certificate(config: Config, name: str, address: Address) -> TlsSection:
         raise ConfigError(f"listen.{name}", f"{address} can be reached from other machines: set tls.cert and tls.key")
     cert, key = dev_certificate(Path(config.data_dir), now=datetime.datetime.now(datetime.UTC))
     return TlsSection(cert=str(cert), key=str(key))
+
+
+class _Notice:
+    """Says once what a client that is answered in the wrong dialect cannot say: it waits, or misreads."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def original_met(self) -> None:
+        """The client that existed before the document writes here."""
+        if not self._said:
+            self._said = True
+            log.warning("fujin.original_client", extra={"session": "fujin", "cause": ORIGINAL_CLIENT})

@@ -170,15 +170,18 @@ class Fetch(NamedTuple):
     limit: int
 
 
-def decode_connect_writer(cursor: Cursor) -> bytes:
-    """The writer id, empty for none: a number or a string, told apart by whether a writer's command follows it."""
+def decode_connect_writer(cursor: Cursor) -> int | bytes:
+    """The writer id: a number or a string, told apart by whether a writer's command follows it.
+
+    An empty string is the number 0.
+    """
     size = cursor.u32()
     if size == 0:
-        return b""
+        return 0
     following = cursor.data[cursor.skip(1)]
     cursor.at -= 1
     if following in WRITER_COMMANDS:
-        return _U32.pack(size)
+        return size
     cursor.at -= 4
     return cursor.string("writer id", ID_SIZE_MAX)
 
@@ -188,14 +191,18 @@ def decode_connect_reader(cursor: Cursor) -> ConnectReader:
     return ConnectReader(cursor.u8(), cursor.u8(), cursor.string("topic", TOPIC_SIZE_MAX))
 
 
-def tells_headers(cursor: Cursor) -> bool:
-    """Whether a WRITE carries headers, told by the four bytes behind its topic.
+def size_behind_topic(cursor: Cursor) -> int:
+    """The four bytes behind a WRITE's topic, which tell whether it carries headers: see `tells_headers`."""
+    cursor.u32()
+    cursor.string("topic", TOPIC_SIZE_MAX)
+    return cursor.u32()
+
+
+def tells_headers(size: int) -> bool:
+    """Whether these four bytes begin headers.
 
     As a message size, what a count of headers stands for would be 64 KiB or more; nothing is taken for no headers.
     """
-    cursor.u32()
-    cursor.string("topic", TOPIC_SIZE_MAX)
-    size = cursor.u32()
     return size == 0 or size > 0xFFFF
 
 

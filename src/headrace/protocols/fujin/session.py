@@ -4,6 +4,7 @@ Knows order and legality. A stream begins with CONNECT WRITER or CONNECT READER 
 on. Knows nothing of sockets, QUIC, clocks or topics' contents.
 """
 
+from collections.abc import Callable
 from enum import Enum, auto
 
 from headrace.kernels.fujin import COMPILED
@@ -28,7 +29,7 @@ from headrace.protocols.fujin.frames import (
 )
 from headrace.protocols.fujin.reader import Reader
 from headrace.protocols.fujin.replies import Replies
-from headrace.protocols.fujin.settings import FujinSettings
+from headrace.protocols.fujin.settings import Dialect, FujinSettings
 from headrace.protocols.fujin.writer import Writer, topic_of
 
 SUBSCRIPTION_NAME = "fujin"
@@ -58,10 +59,15 @@ LEGAL = {State.WRITER: WRITER_COMMANDS, State.READER: READER_COMMANDS}
 
 
 class FujinSession:
-    """One stream. Implements protocols.spec.ReadingSession."""
+    """One stream. Implements protocols.spec.ReadingSession.
 
-    def __init__(self, settings: FujinSettings | None = None) -> None:
+    `original_met` is called when the stream's peer proves to be the client that existed first, which only a writer with
+    a string for its id does, while the dialect is the document's.
+    """
+
+    def __init__(self, settings: FujinSettings | None = None, original_met: Callable[[], None] = lambda: None) -> None:
         self.state = State.NEW
+        self._original_met = original_met
         self._settings = settings or FujinSettings()
         self._replies = Replies()
         self._role: Writer | Reader | None = None
@@ -185,7 +191,9 @@ class FujinSession:
                 raise PeerProtocolError(str(error)) from None
             requests.append(self._replies.refusal(Response.CONNECT_READER, 0, BrokerError(Code.LIMIT, str(error))))
             return self._leave(requests)
-        if asked is None:
+        if not isinstance(asked, ConnectReader):
+            if isinstance(asked, bytes) and self._settings.dialect is Dialect.DOCUMENT:
+                self._original_met()
             self.state = State.WRITER
             self._role = Writer(self._settings, self._replies)
             return cursor.at
@@ -239,14 +247,13 @@ class FujinSession:
         return 0
 
 
-def _decode_connect(command: int, cursor: Cursor) -> ConnectReader | None:
-    """What a CONNECT READER asks for, None for a CONNECT WRITER. Raises PeerProtocolError for anything else."""
+def _decode_connect(command: int, cursor: Cursor) -> ConnectReader | int | bytes:
+    """What a CONNECT READER asks for, the id of a CONNECT WRITER. Raises PeerProtocolError for anything else."""
     if command == Command.CONNECT_READER:
         return decode_connect_reader(cursor)
     if command != Command.CONNECT_WRITER:
         raise PeerProtocolError(f"a stream that begins with {command}")
-    decode_connect_writer(cursor)
-    return None
+    return decode_connect_writer(cursor)
 
 
 STEPS = {

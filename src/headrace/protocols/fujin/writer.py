@@ -22,14 +22,21 @@ from headrace.protocols.fujin.frames import (
     Command,
     Cursor,
     Response,
+    TooLong,
     Write,
     decode_correlation_id,
     decode_write,
     encode_reply,
+    size_behind_topic,
     tells_headers,
 )
 from headrace.protocols.fujin.replies import Replies
 from headrace.protocols.fujin.settings import FujinSettings, WriteHeaders
+
+IN_DOUBT = (
+    "The first WRITE of this stream was taken for one with headers. If it has none, set fujin.write_headers to never, "
+    "or for the original client fujin.dialect to reference"
+)
 
 
 class Transaction:
@@ -47,9 +54,10 @@ class Writer:
         self._settings = settings
         self._replies = replies
         self._form: Form | None = None
+        self._in_doubt = False
         self._transaction: Transaction | None = None
-        if settings.write_headers is not WriteHeaders.AUTO:
-            self._lock(settings.write_headers is WriteHeaders.ALWAYS)
+        if settings.form is not WriteHeaders.AUTO:
+            self._lock(settings.form is WriteHeaders.ALWAYS)
 
     def step(self, data: Buffer, at: int, end: int, now: int, requests: list[Request]) -> int:
         """Read the command at `at`, or a run of WRITEs; the position after it.
@@ -62,7 +70,9 @@ class Writer:
             requests.append(STEPS[Command(command)](self, decode_correlation_id(cursor), now))
             return cursor.at
         if self._form is None:
-            self._lock(tells_headers(Cursor(data, at + 1, end)))
+            size = size_behind_topic(Cursor(data, at + 1, end))
+            self._in_doubt = size > 0xFFFF
+            self._lock(tells_headers(size))
         scanned = self._scan(data, at, end, now, requests)
         return scanned if scanned > at else self._refuse_write(data, at, end, requests)
 
@@ -72,7 +82,7 @@ class Writer:
         if view[0] != Command.WRITE:
             decode_correlation_id(cursor)
         elif self._form is None:
-            tells_headers(cursor)
+            size_behind_topic(cursor)
         else:
             self._decode(cursor)
 
@@ -121,12 +131,17 @@ class Writer:
 
     def _decode(self, cursor: Cursor) -> Write:
         assert self._form is not None
-        return decode_write(
-            cursor,
-            with_headers=self._form.with_headers,
-            headers_max=self._settings.headers_size_max,
-            message_max=self._settings.message_size_max,
-        )
+        try:
+            return decode_write(
+                cursor,
+                with_headers=self._form.with_headers,
+                headers_max=self._settings.headers_size_max,
+                message_max=self._settings.message_size_max,
+            )
+        except TooLong as error:
+            if not self._in_doubt:
+                raise
+            raise TooLong(f"{error}. {IN_DOUBT}") from None
 
     def _fault(self, write: Write) -> BrokerError:
         try:

@@ -293,3 +293,22 @@ def test_what_nobody_asks_a_stream_for_is_a_mistake_of_ours() -> None:
         FujinSession().authenticated(1)
     with pytest.raises(AssertionError):
         FujinSession().deliver(portion(b"x"), b"")
+
+
+@pytest.mark.parametrize(
+    ("hello", "dialect", "met"),
+    [
+        (encode_connect_writer("w"), Dialect.DOCUMENT, 1),
+        (encode_connect_writer("four"), Dialect.DOCUMENT, 1),
+        (encode_connect_writer(""), Dialect.DOCUMENT, 0),
+        (encode_connect_writer(0), Dialect.DOCUMENT, 0),
+        (encode_connect_writer(7), Dialect.DOCUMENT, 0),
+        (encode_connect_writer("w"), Dialect.REFERENCE, 0),
+    ],
+)
+def test_the_original_client_is_told_by_a_writer_id_that_is_a_string(hello: bytes, dialect: Dialect, met: int) -> None:
+    told: list[None] = []
+    session = FujinSession(FujinSettings(dialect=dialect), lambda: told.append(None))
+    ask(session, hello + encode_command(Command.BEGIN, 1))
+    assert session.state is State.WRITER
+    assert len(told) == met
