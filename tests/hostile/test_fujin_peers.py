@@ -158,7 +158,7 @@ async def test_tls_over_tcp_without_the_certificate_is_refused(tmp_path: Path) -
     tls = {"cert": server, "key": server, "client_ca": str(authority.path)}
     foreign = Authority(tmp_path, "foreign").issue("alice")
     late = authority.issue("late", expired=True)
-    async with embedded(listen=OPEN | {"http": ""}, tls=tls) as node:
+    async with embedded(listen=OPEN | {"http": ""}, tls=tls, auth={"certificates": ["alice", "late"]}) as node:
         good = Security(ca=authority.path, cert=authority.issue("alice"))
         client = await FujinClient.connect(node.endpoints["fujin"], security=good)
         writer = await client.writer()
