@@ -109,8 +109,8 @@ class Dispatch:
     def _take_ready(self, sub: Subscription, order: Order) -> None:
         now = order.now
         while order.limit > 0 and order.size_max > 0 and (run := sub.peek_ready()) is not None:
-            batch = self._batch_of(sub, run)
-            if batch is None or sub.topic.expires(batch) <= now:
+            batch, _ = self._batch_of(sub, run)
+            if batch is None or batch.fault or sub.topic.expires(batch) <= now:
                 self._discard(sub, run, batch, now)
                 continue
             heappop(sub.ready)
@@ -175,7 +175,9 @@ class Dispatch:
             first = max(sub.cursor, batch.base)
             expires = topic.expires(batch)
             due = topic.due(batch)
-            if expires <= now:
+            if batch.fault:
+                self._pass(sub, Range(first, batch.end - first, 0), Event.DROPPED, batch.fault, now)
+            elif expires <= now:
                 self._pass(sub, Range(first, batch.end - first, 0), Event.EXPIRED, "", now)
             elif due <= now:
                 sub.cursor = first
@@ -204,8 +206,8 @@ class Dispatch:
         ready = 0
         while (run := sub.pop_due(now)) is not None:
             if run.awaited:
-                batch = self._batch_of(sub, run)
-                if batch is None:
+                batch, _ = self._batch_of(sub, run)
+                if batch is None or batch.fault:
                     self._discard(sub, run, batch, now)
                     continue
                 if self._is_last_attempt(sub, run, batch, now):
@@ -221,10 +223,16 @@ class Dispatch:
 
     def fail(self, sub: Subscription, run: Run, reason: str, now: int, *, dead: bool = False) -> None:
         """The run's delivery failed: it is due again after its backoff, or dead."""
-        batch = self._batch_of(sub, run)
-        if batch is None:
-            self._discard(sub, run, batch, now)
-            return
+        left: Run | None = run
+        while left is not None:
+            run = left
+            batch, left = self._batch_of(sub, run)
+            if batch is None or batch.fault:
+                self._discard(sub, run, batch, now)
+            else:
+                self._fail(sub, run, batch, reason, now, dead=dead)
+
+    def _fail(self, sub: Subscription, run: Run, batch: Batch, reason: str, now: int, *, dead: bool) -> None:
         step = next_step(run.attempt, now=now, policy=sub.topic.policy, max_attempts=batch.max_attempts)
         if dead or isinstance(step, GiveUp):
             self._bury(sub, run, batch, reason, now)
@@ -276,10 +284,16 @@ class Dispatch:
                 self._pass(sub, Range(sub.cursor, missing, 0), Event.DROPPED, RETENTION, now)
                 self._pass(sub, Range(offset, 0, 0), Event.DROPPED, RETENTION, now)
 
-    def _batch_of(self, sub: Subscription, run: Run) -> Batch | None:
-        """The batch a run is part of; None when it is no longer stored."""
+    def _batch_of(self, sub: Subscription, run: Run) -> tuple[Batch | None, Run | None]:
+        """The batch a run is part of; None when it is no longer stored.
+
+        A batch that was not sound comes back in pieces. A run that is longer than its piece is cut there; the rest,
+        which is where the run was, is the second result.
+        """
         batch = self._source.batch_at(sub.topic.name, run.offset)
-        return batch if batch is not None and batch.base <= run.offset else None
+        if batch is None or batch.base > run.offset:
+            return None, None
+        return batch, sub.cut(run, batch.end - run.offset) if run.offset + run.count > batch.end else None
 
     def _is_last_attempt(self, sub: Subscription, run: Run, batch: Batch, now: int) -> bool:
         step = next_step(run.attempt, now=now, policy=sub.topic.policy, max_attempts=batch.max_attempts)
@@ -290,8 +304,9 @@ class Dispatch:
         self._journal.record(event, sub.id, now, item, reason)
 
     def _discard(self, sub: Subscription, run: Run, batch: Batch | None, now: int, reason: str = GONE) -> None:
-        """End a run nobody can be given any more: its batch is gone, or has expired."""
-        if batch is None:
+        """End a run nobody can be given any more: its batch is gone, was not sound, or has expired."""
+        if batch is None or batch.fault:
+            reason = batch.fault if batch is not None else reason
             self._journal.record(Event.DROPPED, sub.id, now, run.as_range(), reason)
             sub.settle(run, Event.DROPPED)
         else:

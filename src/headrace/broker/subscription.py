@@ -181,9 +181,12 @@ class Subscription:
         low, high = self._bounds(first, count)
         return self.runs[low:high]
 
-    def cut(self, run: Run, count: int) -> None:
-        """Leave the run only its first messages; the others stay where it was, as a run of their own."""
-        self._split(run.first + count)
+    def cut(self, run: Run, count: int) -> Run | None:
+        """Leave the run only its first messages; the others, if any, stay where it was, as a run of their own."""
+        _, rest = self.runs.split(run.first + count)
+        if rest is not None:
+            self._queue(rest)
+        return rest
 
     def held_by(self, consumer: Consumer) -> list[Run]:
         """What the consumer holds, the oldest first."""

@@ -84,7 +84,8 @@ class Listening(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="commit"):
-    """Make everything staged visible. `subscribe` is the owner's scope: whose dead letters it may mark as redriven.
+    """Make everything staged visible. `publish` and `subscribe` are the owner's scopes: where it may write, and whose
+    dead letters it may mark as redriven.
 
     Answered with {"replayed": bool, "rows": int} once it is durable.
     """
@@ -95,6 +96,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="com
     writer: Name
     batch: Number
     staged: tuple[Receipt, ...]
+    publish: tuple[str, ...] = ("*",)
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="abort"):

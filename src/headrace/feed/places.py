@@ -10,6 +10,8 @@ import secrets
 
 STAGED_SUFFIX = ".staged"
 MANIFEST_SUFFIX = ".manifest"
+DAMAGED_SUFFIX = ".damaged"
+"""What is added to the name of a file that makes no sense and was set aside."""
 
 _STAGED = re.compile(r"(?P<prefix>[0-9a-f]{32}-\d{20})-(?P<created_us>\d{20})-[0-9a-f]{32}\.staged", re.ASCII)
 

@@ -1,6 +1,7 @@
 """Arrow rows turned into batch parts, ready for the log. No step for a single message: Arrow and numpy do the work.
 
 Knows columns and the batch layout; nothing of files, transactions or who is asking. The time of a part is left at 0.
+What somebody sent has to go through `incoming` first: its buffers are trusted here.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.feed.incoming import check_schema, first_null, taken_in
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Buffer, Column, Protocol, padded
 from headrace.model.errors import BrokerError, Code
 from headrace.model.marks import mark_part
@@ -19,8 +21,8 @@ from headrace.model.marks import mark_part
 PART_BYTES = 1 << 20
 PART_ROWS_MAX = 65_536
 ROW_BYTES_MAX = 16 << 20
-HEADER_KEY_MAX = 0xFFFF
-COLUMNS = ("value", "key", "topic", "headers", "message_id", "redriven_from")
+
+__all__ = ["check_schema", "encode_plain", "encode_rows"]
 
 Ends = npt.NDArray[np.int64]
 
@@ -51,29 +53,20 @@ class Part:
     rows: int
 
 
-def check_schema(schema: pa.Schema) -> None:
-    """Raises BrokerError(INVALID) unless rows of this schema can be turned into messages."""
-    unknown = [name for name in schema.names if name not in COLUMNS]
-    if unknown:
-        raise BrokerError(Code.INVALID, f"unknown columns {', '.join(unknown)}; rows may have {', '.join(COLUMNS)}")
-    if len(set(schema.names)) < len(schema.names):
-        raise BrokerError(Code.INVALID, "a column is there twice")
-    if "value" not in schema.names:
-        raise BrokerError(Code.INVALID, "the column value is missing")
-    for field in schema:
-        _CHECKS[field.name](field.name, field.type)
+def encode_rows(rows: pa.RecordBatch, topic: str | None, allow: Callable[[str], object]) -> Iterator[Part]:
+    """The rows as batch parts, whoever sent them; see `incoming.taken_in` and `encode_plain`."""
+    for plain in taken_in(rows):
+        yield from encode_plain(plain, topic, allow)
 
 
-def encode_rows(rows: pa.RecordBatch, topic: str | None, allow: Callable[[str], None]) -> Iterator[Part]:
-    """The rows as batch parts, those of one topic in their order. The schema has been checked.
+def encode_plain(rows: pa.RecordBatch, topic: str | None, allow: Callable[[str], object]) -> Iterator[Part]:
+    """Rows that were taken in as batch parts, those of one topic in their order.
 
     `topic` is where rows without one go. `allow` is asked once for every topic and raises what it likes.
     Raises BrokerError(INVALID) for rows that cannot be messages.
     """
     if not rows.num_rows:
         return
-    if rows.column("value").null_count:
-        raise BrokerError(Code.INVALID, f"value is null in row {_first_null(rows, 'value')}: a message has a value")
     names, groups = _topics(rows, topic)
     for name in names:
         allow(name)
@@ -132,15 +125,13 @@ def _cut(totals: Ends, first: int, last: int) -> Iterator[tuple[int, int]]:
 def _topics(rows: pa.RecordBatch, topic: str | None) -> tuple[list[str], npt.NDArray[np.int64]]:
     """The topics, and which of them each row goes to."""
     column = rows.column("topic") if "topic" in rows.schema.names else None
-    if column is not None:
-        column = column.cast(pa.string())
-        if column.null_count < rows.num_rows:
-            if column.null_count and topic is None:
-                place = _first_null(rows, "topic")
-                raise BrokerError(Code.INVALID, f"topic is null in row {place}, and there is no other to fall back on")
-            found = (column.fill_null(topic) if column.null_count else column).dictionary_encode()
-            names: list[Any] = found.dictionary.to_pylist()
-            return names, found.indices.to_numpy().astype(np.int64)
+    if column is not None and column.null_count < rows.num_rows:
+        if column.null_count and topic is None:
+            place = first_null(column)
+            raise BrokerError(Code.INVALID, f"topic is null in row {place}, and there is no other to fall back on")
+        found = (column.fill_null(topic) if column.null_count else column).dictionary_encode()
+        names: list[Any] = found.dictionary.to_pylist()
+        return names, found.indices.to_numpy().astype(np.int64)
     if topic is None:
         raise BrokerError(Code.INVALID, "the rows name no topic, and there is no other to fall back on")
     return [topic], np.zeros(rows.num_rows, np.int64)
@@ -153,14 +144,8 @@ def _letters(rows: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
     column = rows.column("redriven_from")
     if column.null_count == rows.num_rows:
         return None
-    found: npt.NDArray[np.int64] = column.cast(pa.int64()).fill_null(-1).to_numpy()
-    if np.count_nonzero(found < 0) > column.null_count:
-        raise BrokerError(Code.INVALID, "redriven_from is negative: it is the offset of a dead letter")
+    found: npt.NDArray[np.int64] = column.fill_null(-1).to_numpy()
     return found
-
-
-def _first_null(rows: pa.RecordBatch, name: str) -> int:
-    return int(rows.column(name).is_null().to_numpy(zero_copy_only=False).argmax())
 
 
 def _columns(rows: pa.RecordBatch) -> dict[Column, Cells]:
@@ -192,15 +177,9 @@ def _header_cells(column: Any) -> Cells:
 
     counts = column.value_lengths().fill_null(0).to_numpy()
     flat = column.flatten()
-    if flat.null_count:
-        raise BrokerError(Code.INVALID, "a header is null")
     keys = flat.field("key").cast(pa.binary())
-    values = flat.field("value").cast(pa.binary()).fill_null(b"")
-    if keys.null_count:
-        raise BrokerError(Code.INVALID, "the key of a header is null")
+    values = flat.field("value").fill_null(b"")
     key_sizes = pc.binary_length(keys).to_numpy()
-    if len(key_sizes) and key_sizes.max() > HEADER_KEY_MAX:
-        raise BrokerError(Code.INVALID, f"the key of a header is longer than {HEADER_KEY_MAX} bytes")
     value_sizes = pc.binary_length(values).to_numpy()
     joined = _cells(
         pc.binary_join_element_wise(
@@ -222,50 +201,4 @@ def _padded(data: Buffer) -> list[Buffer]:
     return [data, bytes(padded(size) - size)] if size % 8 else [data]
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    types = pa.types
-    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
-
-
-def _check_bytes(name: str, kind: pa.DataType) -> None:
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (_is_text(inner) or _is_bytes(inner) or pa.types.is_null(inner)):
-        raise BrokerError(Code.INVALID, f"{name} is {kind}; it must be binary or string")
-
-
-def _check_text(name: str, kind: pa.DataType) -> None:
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (_is_text(inner) or pa.types.is_null(inner)):
-        raise BrokerError(Code.INVALID, f"{name} is {kind}; it must be string")
-
-
-def _check_headers(name: str, kind: pa.DataType) -> None:
-    if pa.types.is_null(kind):
-        return
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    inner: Any = kind.value_type if is_list else kind  # type: ignore[attr-defined]  # not narrowed by the stubs
-    if not is_list or not pa.types.is_struct(inner) or {field.name for field in inner} != {"key", "value"}:
-        raise BrokerError(Code.INVALID, f"{name} is {kind}; it must be list<struct<key: string, value: binary>>")
-    _check_text("headers.key", inner.field("key").type)
-    _check_bytes("headers.value", inner.field("value").type)
-
-
-def _check_offset(name: str, kind: pa.DataType) -> None:
-    if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise BrokerError(Code.INVALID, f"{name} is {kind}; it must be int64")
-
-
 _VALUE = Column(0)
-_CHECKS: dict[str, Callable[[str, pa.DataType], None]] = {
-    "value": _check_bytes,
-    "key": _check_bytes,
-    "topic": _check_text,
-    "headers": _check_headers,
-    "message_id": _check_text,
-    "redriven_from": _check_offset,
-}

@@ -3,7 +3,7 @@
 Knows files, receipts and how much is gathered before it is written; how rows become batches is told by `rows`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +12,10 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
+from headrace.feed.incoming import check_schema, taken_in, unreadable
 from headrace.feed.messages import NAME_SIZE_MAX, Name, Number, Receipt
 from headrace.feed.places import staged_name
-from headrace.feed.rows import check_schema, encode_rows
+from headrace.feed.rows import encode_plain
 from headrace.log.disk import Disk, File
 from headrace.log.format import crc32
 from headrace.model.batch import Buffer
@@ -41,7 +42,7 @@ def stage(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
     *,
-    allow: Callable[[str], None],
+    allow: Callable[[str], object],
     now: int,
 ) -> Receipt:
     """Store the rows in a file of their own; returns once they are durable.
@@ -57,8 +58,8 @@ def stage(
     except OSError as error:
         raise _storage(error) from error
     try:
-        for rows in _gathered(schema, batches):
-            for part in encode_rows(rows, put.topic, allow):
+        for rows in _gathered(_taken_in(batches)):
+            for part in encode_plain(rows, put.topic, allow):
                 file.write(part.pieces, part.rows)
         file.sync()
         disk.sync_directory(directory)
@@ -68,8 +69,8 @@ def stage(
             disk.unlink(path)
         if isinstance(error, OSError):
             raise _storage(error) from error
-        if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError):
-            raise BrokerError(Code.INVALID, f"the rows cannot be read: {error}") from error
+        if isinstance(error, pa.ArrowException):
+            raise unreadable(error) from error
         raise
     file.close()
     return Receipt(
@@ -102,7 +103,20 @@ class _StagedFile:
         self._file.close()
 
 
-def _gathered(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def _taken_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Every batch that comes, through the gate. What cannot be read is the sender's fault, an OSError not excepted."""
+    coming = iter(batches)
+    while True:
+        try:
+            batch = next(coming, None)
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable(error) from error
+        if batch is None:
+            return
+        yield from taken_in(batch)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are worth a part; big ones as they are."""
     waiting: list[pa.RecordBatch] = []
     size = rows = 0
@@ -111,10 +125,10 @@ def _gathered(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterable[
         size += batch.nbytes
         rows += batch.num_rows
         if size >= GATHERED_BYTES or rows >= GATHERED_ROWS:
-            yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
             waiting, size, rows = [], 0, 0
     if rows:
-        yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _storage(error: OSError) -> BrokerError:

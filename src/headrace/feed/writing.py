@@ -85,7 +85,7 @@ class Writing:
         wanted = _decoded(body, CommitBody)
         return self._ask(
             Commit(
-                id=0, owner=identity.owner, subscribe=identity.subscribe.patterns,
+                id=0, owner=identity.owner, publish=identity.publish.patterns, subscribe=identity.subscribe.patterns,
                 writer=wanted.writer, batch=wanted.batch, staged=wanted.staged,
             )
         )  # fmt: skip

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 MODULES = (
-    "blipmq", "blipmq_exchange", "sspq", "fujin", "fujin_reading", "grpcq", "grpcq_deliveries", "records", "columns",
+    "gate", "blipmq", "blipmq_exchange", "sspq", "fujin", "fujin_reading", "grpcq", "grpcq_deliveries", "records",
+    "columns",
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ cdef _reserved(Group group, long long timestamp_us)
 @cython.locals(
     topic_size=Py_ssize_t, ends_at=Py_ssize_t, values_at=Py_ssize_t, topic_at=Py_ssize_t,
     data="const unsigned char*", tag_in=cython.p_uchar, first=Py_ssize_t, last=Py_ssize_t, frames=bytes,
-    out=cython.p_uchar, i=Py_ssize_t,
+    out=cython.p_uchar, i=Py_ssize_t, final=Py_ssize_t,
 )
 cpdef bytes encode_deliveries(
     const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t index, Py_ssize_t count, int qos,

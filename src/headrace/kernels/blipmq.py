@@ -13,11 +13,11 @@ from typing import Any
 
 import cython  # type: ignore[import-untyped]
 
-from headrace.kernels.strides import alike, gather, interleave, numbered, words
+from headrace.kernels.strides import alike, check_order, gather, interleave, numbered, words
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Buffer, Protocol
 from headrace.model.errors import BrokerError
 from headrace.model.names import TOPIC_SIZE_MAX, check_topic
-from headrace.model.parts import RECORD_HEADER_SIZE
+from headrace.model.parts import DISORDER, RECORD_HEADER_SIZE, MalformedPart
 from headrace.model.requests import Publish
 
 if cython.compiled:
@@ -287,23 +287,28 @@ def encode_deliveries(
     """PUBLISH frames for `count` messages, from message `index` on, of the batch whose part is at `start`.
 
     Correlation ids are taken from `tags` (u64 big-endian), or count up from `first_tag` where `tags` is empty.
+    Raises MalformedPart, which no batch that came through the gate leads to.
     """
     data: Pointer = cython.address(buffer[0]) if cython.compiled else buffer
     topic_size = data[start + 12] | data[start + 13] << 8
     topic_at = start + _TOPIC_AT - _PART_AT
     ends_at = topic_at + ((topic_size + 7) & ~7)
     values_at = ends_at + ((4 * (_u32_le(data, start + 8) + 1) + 7) & ~7)
-    assert values_at <= len(buffer)
     assert len(tags) in (0, 8 * count)
+    if values_at > len(buffer) or index + count > _u32_le(data, start + 8):
+        raise MalformedPart(DISORDER)
     if cython.compiled:
         tag_in = cython.cast(cython.p_uchar, PyBytes_AS_STRING(tags)) if tags else cython.NULL
         first = _u32_le(data, ends_at + 4 * index)
-        last = _u32_le(data, ends_at + 4 * (index + count))
-        assert values_at + last <= len(buffer)
+        final = last = _u32_le(data, ends_at + 4 * (index + count))
+        if first > last or last > len(buffer) - values_at:
+            raise MalformedPart(DISORDER)
         frames: bytes = PyBytes_FromStringAndSize(cython.NULL, count * (16 + topic_size) + last - first)
         out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frames))
         for i in range(count):
             last = _u32_le(data, ends_at + 4 * (index + i + 1))
+            if first > last or last > final:
+                raise MalformedPart(DISORDER)
             _put_u32(out, 12 + topic_size + last - first)
             out[4] = PUBLISH
             if tag_in != cython.NULL:
@@ -321,6 +326,7 @@ def encode_deliveries(
         return frames
     prefix = struct.pack(">BH", qos, topic_size) + bytes(data[topic_at : topic_at + topic_size])
     ends = struct.unpack_from(f"<{count + 1}I", data, ends_at + 4 * index)
+    check_order(ends, len(buffer) - values_at)
     values = bytes(memoryview(data)[values_at + ends[0] : values_at + ends[-1]])
     named = tags or struct.pack(f">{count}Q", *range(first_tag, first_tag + count))
     return _framed(prefix, values, ends, named)

@@ -10,7 +10,7 @@ cpdef bytes encode_confirmations(bytes tags)
 
 @cython.locals(
     topic_size=Py_ssize_t, ends_at=Py_ssize_t, values_at=Py_ssize_t, overhead=Py_ssize_t, total=Py_ssize_t,
-    data="const unsigned char*", first=Py_ssize_t, last=Py_ssize_t, size=Py_ssize_t, messages=bytes,
+    data="const unsigned char*", first=Py_ssize_t, last=Py_ssize_t, final=Py_ssize_t, size=Py_ssize_t, messages=bytes,
     out=cython.p_uchar, i=Py_ssize_t,
 )
 cpdef bytes encode_messages(

@@ -13,8 +13,9 @@ from typing import Any
 
 import cython  # type: ignore[import-untyped]
 
-from headrace.kernels.strides import interleave, numbered
+from headrace.kernels.strides import check_order, interleave, numbered
 from headrace.model.batch import HEADER_SIZE, Buffer
+from headrace.model.parts import DISORDER, MalformedPart
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import (  # type: ignore[import-untyped]
@@ -61,18 +62,21 @@ def encode_messages(
     """Messages as a reader gets them: `count`, from message `index` on, of the batch whose part is at `start`.
 
     Each begins with `code` unless that is 0, then its id, counted up from `first_id`, where `with_id` says so. With
-    `filled` an empty value becomes one zero byte.
+    `filled` an empty value becomes one zero byte. Raises MalformedPart, which no batch that came through the gate leads
+    to.
     """
     data: Pointer = cython.address(buffer[0]) if cython.compiled else buffer
     topic_size = data[start + 12] | data[start + 13] << 8
     ends_at = start + _HEADER_SIZE + ((topic_size + 7) & ~7)
     values_at = ends_at + ((4 * (_u32_le(data, start + 8) + 1) + 7) & ~7)
-    assert values_at <= len(buffer)
+    if values_at > len(buffer) or index + count > _u32_le(data, start + 8):
+        raise MalformedPart(DISORDER)
     overhead = (code != 0) + (4 + _ID_SIZE if with_id else 0) + 4
     if cython.compiled:
         first = _u32_le(data, ends_at + 4 * index)
-        last = _u32_le(data, ends_at + 4 * (index + count))
-        assert values_at + last <= len(buffer)
+        final = last = _u32_le(data, ends_at + 4 * (index + count))
+        if first > last or last > len(buffer) - values_at:
+            raise MalformedPart(DISORDER)
         total = count * overhead + last - first
         if filled:
             total += _empties(data, ends_at + 4 * index, count)
@@ -80,6 +84,8 @@ def encode_messages(
         out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(messages))
         for i in range(count):
             last = _u32_le(data, ends_at + 4 * (index + i + 1))
+            if first > last or last > final:
+                raise MalformedPart(DISORDER)
             size = last - first
             if code != 0:
                 out[0] = code
@@ -100,6 +106,7 @@ def encode_messages(
             first = last
         return messages
     ends = struct.unpack_from(f"<{count + 1}I", data, ends_at + 4 * index)
+    check_order(ends, len(buffer) - values_at)
     values = bytes(memoryview(data)[values_at + ends[0] : values_at + ends[-1]])
     return _framed(values, ends, code, first_id, with_id, filled)
 

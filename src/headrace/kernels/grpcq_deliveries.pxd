@@ -12,7 +12,7 @@ cdef class Output:
 
 @cython.locals(
     data="const unsigned char*", topic_size=Py_ssize_t, ends_at=Py_ssize_t, values_at=Py_ssize_t, first=Py_ssize_t,
-    last=Py_ssize_t, output=Output, receipt=bytes, framing=Py_ssize_t, size=Py_ssize_t, i=Py_ssize_t,
+    last=Py_ssize_t, final=Py_ssize_t, output=Output, receipt=bytes, framing=Py_ssize_t, size=Py_ssize_t, i=Py_ssize_t,
 )
 cpdef bytes encode_deliveries(
     const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t index, Py_ssize_t count, unsigned long long base,

@@ -13,6 +13,7 @@ import cython  # type: ignore[import-untyped]
 
 from headrace.kernels.grpcq_envelope import RECEIPT
 from headrace.model.batch import HEADER_SIZE, Buffer
+from headrace.model.parts import DISORDER, MalformedPart
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import (  # type: ignore[import-untyped]
@@ -51,21 +52,26 @@ def encode_deliveries(
 
     The first has this delivery id; `base` is the offset of the batch's first message. Without a subscription there is
     nothing to settle, and no receipt. With a `prefix` the values are not envelopes: each becomes the payload of one
-    that begins with the prefix, goes on with an id made from its offset and ends with the suffix.
+    that begins with the prefix, goes on with an id made from its offset and ends with the suffix. Raises MalformedPart,
+    which no batch that came through the gate leads to.
     """
     data: Pointer = cython.address(buffer[0]) if cython.compiled else buffer
     topic_size = data[start + 12] | data[start + 13] << 8
     ends_at = start + _HEADER_SIZE + ((topic_size + 7) & ~7)
     values_at = ends_at + ((4 * (_u32(data, start + 8) + 1) + 7) & ~7)
-    assert index + count <= _u32(data, start + 8)
+    if values_at > len(buffer) or index + count > _u32(data, start + 8):
+        raise MalformedPart(DISORDER)
     first = _u32(data, ends_at + 4 * index)
-    last = _u32(data, ends_at + 4 * (index + count))
-    assert values_at + last <= len(buffer)
+    final = last = _u32(data, ends_at + 4 * (index + count))
+    if final > len(buffer) - values_at:
+        raise MalformedPart(DISORDER)
     receipt = RECEIPT.pack(subscription, attempt, delivery) if subscription else b""
     framing = len(prefix) + len(suffix)
     size = 0
     for i in range(count):
         last = _u32(data, ends_at + 4 * (index + i + 1))
+        if first > last or last > final:
+            raise MalformedPart(DISORDER)
         size += _delivery_size(last - first, framing, base + index + i, len(receipt), attempt)
         first = last
     first = _u32(data, ends_at + 4 * index)

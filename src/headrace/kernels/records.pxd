@@ -11,8 +11,8 @@ cdef unsigned int _WANT_BATCHES, _WANT_EVENTS
 cdef unsigned int _TABLES[2048]
 
 cdef class Walk:
-    cdef public Py_ssize_t at, checked, needed
-    cdef public long long origin, expected, next, lost_first, lost_count
+    cdef public Py_ssize_t at, checked, needed, unsound_at
+    cdef public long long origin, expected, next, lost_first, lost_count, unsound_first
     cdef public unsigned int kinds
     cdef public long long rows, bytes
     cdef public Py_ssize_t parts
@@ -70,7 +70,7 @@ cdef int _intact(
     const unsigned char[::1] buf, const unsigned char* data, Py_ssize_t at, Py_ssize_t after, Walk walk
 ) except -1
 
-@cython.locals(size=Py_ssize_t, kind=cython.uint)
+@cython.locals(count=cython.longlong, size=Py_ssize_t, kind=cython.uint)
 cdef bint _adds_up(const unsigned char* data, Py_ssize_t at, Py_ssize_t after) noexcept
 
 @cython.locals(word=cython.uint)

@@ -28,7 +28,10 @@ from headrace.model.events import EVENT_HEADER, PART_EVENT, RANGE
 from headrace.model.parts import RECORD_HEADER_SIZE
 
 if cython.compiled:
+    from cython.cimports.headrace.kernels.gate import fault_of  # type: ignore[import-untyped]
     from cython.cimports.libc.string import memcmp, memcpy  # type: ignore[import-untyped]
+else:
+    from headrace.kernels.gate import check_part as fault_of
 
 Pointer = Any
 
@@ -41,7 +44,8 @@ BATCH_COLUMNS = 9
 EVENT_SUBSCRIPTION, EVENT_RANGES, EVENT_RANGES_AT, EVENT_REASON_SIZE, EVENT_DETAIL_SIZE = range(6, 11)
 
 MORE, FULL, LIMIT, BAD, LOST = range(5)
-"""Why a walk stopped: the buffer ended, there was no room, the limit was reached, no record, lost offsets."""
+"""Why a walk stopped: the buffer ended, there was no room, the limit was reached, no record or a batch that does not
+get through the gate, lost offsets."""
 
 BATCHES, EVENTS = 1, 2
 
@@ -70,7 +74,9 @@ class Walk:
     says which parts are listed, `topics` maps a topic's bytes to its code, negative for one that is not wanted.
 
     After LOST, `lost_first` and `lost_count` say which offsets are gone; after MORE, `needed` how many bytes the next
-    record takes, as far as that is known. `marks` are (offset, position in the file) of records here and there.
+    record takes, as far as that is known. After BAD, `unsound_at` is 0 where there is no record, else where the batch
+    is that is not as we make them; it begins with offset `unsound_first`, and the walk goes on once `next` is behind
+    it. `marks` are (offset, position in the file) of records here and there.
     """
 
     def __init__(self, crc32: Callable[..., int], kinds: int, topics: Any) -> None:
@@ -78,6 +84,7 @@ class Walk:
         self.expected = self.next = 0
         self.kinds = kinds
         self.lost_first = self.lost_count = 0
+        self.unsound_at = self.unsound_first = 0
         self.needed = 0
         self.rows = self.bytes = 0
         self.parts = 0
@@ -97,6 +104,7 @@ def scan(buf: Buffer, end: int, walk: Walk, limit: int, rows_max: int, bytes_max
     """
     assert 0 <= walk.at <= end <= len(buf)
     walk.parts = walk.rows = walk.bytes = 0
+    walk.unsound_at = 0
     room = len(table) // _WIDTH
     if cython.compiled:  # noqa: SIM108 - only one of them is compiled
         data = cython.address(buf[0]) if end else cython.NULL
@@ -179,6 +187,9 @@ def _list_parts(
             else:
                 if walk.parts >= room or walk.rows >= rows_max or walk.bytes >= bytes_max:
                     return _FULL
+                if fault_of(data, at, at + _u32(data, at)):
+                    walk.unsound_at, walk.unsound_first = at, base
+                    return _BAD
                 if not _list_batch(data, at, base, walk, limit, rows_max, bytes_max, table):
                     return _BAD
                 if walk.next < base + span:
@@ -318,7 +329,10 @@ def _adds_up(data: Pointer, at: int, after: int) -> bool:
         if size & 7 or not _PART_HEAD < size <= after - at:
             return False
         if kind == _BATCH_KIND:
-            if size < _BATCH or not _u32(data, at + 8) or _BATCH + _u16(data, at + 12) > size:
+            if size < _BATCH:
+                return False
+            count = _u32(data, at + 8)
+            if not count or _BATCH + _padded(_u16(data, at + 12)) + _padded(4 * (count + 1)) > size:
                 return False
         elif kind == _EVENT_KIND:
             if size < _EVENT:

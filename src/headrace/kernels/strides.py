@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from headrace.model.batch import Buffer
+from headrace.model.parts import DISORDER, MalformedPart
 
 CHUNK = 128
 """Frames handled at once: few enough for their pieces to stay in the processor's cache."""
@@ -50,6 +51,12 @@ def interleave(heads: bytes, head_size: int, values: bytes, value_size: int) -> 
         pieces[1::2] = _cutter(value_size, 0, count).unpack_from(values, first * value_size)
         chunks.append(b"".join(pieces))
     return b"".join(chunks)
+
+
+def check_order(ends: tuple[int, ...], room: int) -> None:
+    """Raises MalformedPart for ends of cells that fall, or that leave the bytes there are room for."""
+    if list(ends) != sorted(ends) or ends[-1] > room:
+        raise MalformedPart(DISORDER)
 
 
 @lru_cache(maxsize=512)

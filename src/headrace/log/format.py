@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from headrace.model.batch import HEADER_SIZE, PART_BATCH, Buffer
 from headrace.model.events import EVENT_HEADER, PART_EVENT
+from headrace.model.mending import adds_up
 from headrace.model.parts import PART_HEAD, RECORD_HEADER_SIZE
 
 
@@ -52,7 +53,7 @@ LOST_PART = struct.Struct("<IB3xQ")
 _ID_AND_SIZE = struct.Struct("<QI")
 _CHECKED_SIZE = _ID_AND_SIZE.size
 _COUNT = struct.Struct("<I")
-_BATCH_START = struct.Struct("<IB3xI")
+_BATCH_START = struct.Struct("<IB3xIH")
 _TIMESTAMP = struct.Struct("<q")
 _ANY_SIZE = (_START.size, _START.size + LOG_ID_SIZE)
 _SIZES = {SEGMENT_VERSION_NAMELESS: _ANY_SIZE[:1], SEGMENT_VERSION: _ANY_SIZE[1:]}
@@ -136,16 +137,19 @@ def record_intact(view: memoryview, at: int, end: int, crc: int) -> bool:
 def record_span(buffer: Buffer, start: int, end: int) -> int:
     """How many offsets the parts in `buffer[start:end]` take; 0 when they do not add up."""
     if end - start >= HEADER_SIZE:
-        size, kind, count = _BATCH_START.unpack_from(buffer, start)
+        size, kind, count, topic_size = _BATCH_START.unpack_from(buffer, start)
         if size == end - start and kind == PART_BATCH:
-            return int(count)
+            return int(count) if adds_up(size, count, topic_size) else 0
     span = 0
     while end - start >= PART_HEAD.size:
         size, kind = PART_HEAD.unpack_from(buffer, start)
         if size % 8 or not PART_HEAD.size < size <= end - start:
             return 0
         if kind == PART_BATCH and size >= HEADER_SIZE:
-            span += _COUNT.unpack_from(buffer, start + 8)[0]
+            _, _, count, topic_size = _BATCH_START.unpack_from(buffer, start)
+            if not adds_up(size, count, topic_size):
+                return 0
+            span += count
         elif kind == PART_EVENT and size >= EVENT_HEADER.size:
             span += 1
         elif kind == PART_LOST and size == LOST_PART.size:

@@ -6,9 +6,10 @@ Every record is checked again when read; one that has gone bad since start-up is
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from headrace.kernels.gate import check_part
 from headrace.log.disk import Disk, File
 from headrace.log.extents import Extents, SegmentMap
 from headrace.log.format import SEGMENT_HEADER_SIZE, is_lost
@@ -18,6 +19,7 @@ from headrace.log.report import Damage
 from headrace.log.segment import Segment, map_records
 from headrace.model.batch import Batch
 from headrace.model.events import EventPart
+from headrace.model.mending import mended
 from headrace.model.parts import RECORD_HEADER, RECORD_HEADER_SIZE, iter_parts
 
 CACHE_BYTES = 16 << 20
@@ -35,8 +37,23 @@ class Record(NamedTuple):
     end: int
 
     def parts(self) -> Iterator[Batch | tuple[int, EventPart]]:
-        """The batches and events in it, in order."""
-        return iter_parts(self.buffer, self.start, self.end, self.first)
+        """The batches and events in it, in order; a batch that is not as we make them as what is left of it."""
+        for part in iter_parts(self.buffer, self.start, self.end, self.first):
+            if isinstance(part, Batch):
+                yield from sound(part)
+            else:
+                yield part
+
+    def batches_of(self, topic: str) -> Iterator[Batch]:
+        """The same for the batches of one topic."""
+        for part in iter_parts(self.buffer, self.start, self.end, self.first):
+            if isinstance(part, Batch) and part.topic == topic:
+                yield from sound(part)
+
+
+def sound(batch: Batch) -> Sequence[Batch]:
+    """The batch, looked at whole; if it is not as we make them, what is left of it, made anew."""
+    return mended(batch) if check_part(batch.buffer, batch.start, batch.start + batch.size) else (batch,)
 
 
 class Stretch:
@@ -136,12 +153,8 @@ class Reader:
         key = (segment.path, topic, position, size)
         stretch = self._stretches.get(key)
         if stretch is None:
-            batches = [
-                part
-                for record in self._records_within(segment, position, size, extents.bases[number])
-                for part in record.parts()
-                if isinstance(part, Batch) and part.topic == topic
-            ]
+            records = self._records_within(segment, position, size, extents.bases[number])
+            batches = [batch for record in records for batch in record.batches_of(topic)]
             stretch = Stretch(batches)
             self._stretches.put(key, stretch, size + _OBJECT_BYTES * len(batches))
         return stretch

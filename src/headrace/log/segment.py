@@ -87,7 +87,7 @@ def map_records(hopper: Hopper, segment_map: SegmentMap) -> Tally:
                 name = buffer[start + HEADER_SIZE : start + HEADER_SIZE + topic_size]
                 extents = known.get(name)
                 if extents is None:
-                    extents = known[name] = segment_map.extents_of(name.decode())
+                    extents = known[name] = segment_map.extents_of(name.decode(errors="replace"))
                 extents.add(position, size, base, count)
                 base += count
                 messages += count

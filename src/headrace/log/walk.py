@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.kernels import records
 from headrace.kernels.records import MARK_BYTES, WIDTH, Walk
-from headrace.log.format import crc32
+from headrace.log.format import crc32, stamp
 from headrace.log.hop import Hopper
+from headrace.model.batch import Batch
+from headrace.model.mending import mended
 from headrace.model.parts import RECORD_HEADER
 
 ROWS_MAX = 32 * 1024
@@ -64,6 +66,7 @@ class SegmentWalk:
         self._file = file
         self._size = file.size()
         self._limit = limit
+        self._kinds, self._topics = kinds, topics
         self._rows_max = ROWS_MAX
         self._walk = walk = Walk(crc32, kinds, topics)
         walk.next = start
@@ -128,6 +131,9 @@ class SegmentWalk:
                 yield Parts(self._buffer, self._table, self._walk.parts, self._walk.rows, self._walk.next)
             if reason == records.FULL:
                 continue
+            if reason == records.BAD and self._walk.unsound_at:
+                yield from self._mended()
+                continue
             if reason != records.MORE or self.position >= stop:
                 return reason
             wanted = min(max(self._walk.needed, window), stop - self.position)
@@ -136,10 +142,27 @@ class SegmentWalk:
                 return records.BAD
             window = min(2 * window, WINDOW_BYTES)
 
-    def _scan(self) -> int:
-        buffer = self._buffer
+    def _mended(self) -> Iterator[Parts]:
+        """What is left of the batch the walk has come to, which is not as we make them, and goes on behind."""
+        walk = self._walk
+        pieces = mended(Batch(self._buffer, walk.unsound_at, walk.unsound_first))
+        record = bytearray(RECORD_HEADER.size) + b"".join(bytes(piece.buffer) for piece in pieces)
+        end = pieces[-1].end
+        stamp(record, walk.unsound_first)
+        inner = Walk(crc32, self._kinds, self._topics)
+        inner.expected, inner.next = walk.unsound_first, walk.next
+        reason = records.FULL
+        while reason == records.FULL:
+            reason = self._scan(record, len(record), inner)
+            if inner.parts:
+                yield Parts(record, self._table, inner.parts, inner.rows, inner.next)
+        walk.next = max(walk.next, min(end, self._limit))
+
+    def _scan(self, buffer: bytearray | None = None, filled: int = 0, walk: Walk | None = None) -> int:
+        if buffer is None or walk is None:
+            buffer, filled, walk = self._buffer, self._filled, self._walk
         bytes_max = BYTES_MAX if self._rows_max == ROWS_MAX else 1 << 62
-        return records.scan(buffer, self._filled, self._walk, self._limit, self._rows_max, bytes_max, self._table)
+        return records.scan(buffer, filled, walk, self._limit, self._rows_max, bytes_max, self._table)
 
     def _load(self, position: int, size: int = 0) -> None:
         """Go to a position and read so much of the file from there on, into the same memory again and again."""

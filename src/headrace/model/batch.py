@@ -33,6 +33,8 @@ PART_BATCH = 1
 HEADER = struct.Struct("<IBBBBIHHqqqII")
 HEADER_SIZE = HEADER.size
 ATTEMPTS_UNLIMITED = 0xFFFF
+TIME_MAX_US = 1 << 62
+"""No time in a batch is later: two of them can be added without leaving 64 bits."""
 
 assert HEADER_SIZE == 48
 
@@ -79,18 +81,19 @@ class Message:
 class Batch:
     """A stored batch: where its part begins in a buffer, and the header fields delivery decides by.
 
-    `buffer[start:start + size]` is the part; `base` is the offset of its first message.
+    `buffer[start:start + size]` is the part; `base` is the offset of its first message. `fault` is empty, or why nobody
+    is to be given these messages: what was stored is not what a batch may be, see `model.mending`.
     """
 
     __slots__ = (
-        "base", "buffer", "columns", "count", "due_us", "expires_us", "max_attempts", "protocol", "qos",
+        "base", "buffer", "columns", "count", "due_us", "expires_us", "fault", "max_attempts", "protocol", "qos",
         "size", "start", "timestamp_us", "topic", "topic_size", "values_size",
     )  # fmt: skip
 
     count: int
     values_size: int
 
-    def __init__(self, buffer: Buffer, start: int, base: int, topic: str | None = None) -> None:
+    def __init__(self, buffer: Buffer, start: int, base: int, topic: str | None = None, fault: str = "") -> None:
         (
             self.size, kind, protocol, self.qos, self.columns, self.count, self.topic_size,
             self.max_attempts, self.timestamp_us, self.due_us, self.expires_us, self.values_size, _,
@@ -100,9 +103,10 @@ class Batch:
         self.buffer = buffer
         self.start = start
         self.base = base
+        self.fault = fault
         if topic is None:
             at = start + HEADER_SIZE
-            topic = bytes(buffer[at : at + self.topic_size]).decode()
+            topic = bytes(buffer[at : at + self.topic_size]).decode(errors="replace")
         self.topic = topic
 
     @property

@@ -15,10 +15,10 @@ def check_topic(name: str) -> str:
     """
     if not name:
         raise BrokerError(Code.INVALID, "empty topic")
-    if len(name.encode()) > TOPIC_SIZE_MAX:
-        raise BrokerError(Code.INVALID, f"topic longer than {TOPIC_SIZE_MAX} bytes")
     if not name.isprintable():
         raise BrokerError(Code.INVALID, "topic has unprintable characters")
+    if len(name.encode()) > TOPIC_SIZE_MAX:
+        raise BrokerError(Code.INVALID, f"topic longer than {TOPIC_SIZE_MAX} bytes")
     return name
 
 

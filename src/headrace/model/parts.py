@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from headrace.model.batch import HEADER_SIZE, PART_BATCH, Batch, Buffer
 from headrace.model.errors import HeadraceError
 from headrace.model.events import EVENT_HEADER, PART_EVENT, EventPart, decode_event
+from headrace.model.mending import adds_up
 
 RECORD_HEADER = struct.Struct("<QII")
 RECORD_HEADER_SIZE = RECORD_HEADER.size
@@ -14,8 +15,11 @@ PART_HEAD = struct.Struct("<IB")
 assert RECORD_HEADER_SIZE == 16
 
 
+DISORDER = "cells are in no order"
+
+
 class MalformedPart(HeadraceError):
-    """A payload whose parts do not add up."""
+    """A payload whose parts do not add up, or a part whose cells do not."""
 
 
 def iter_parts(buffer: Buffer, start: int, end: int, base: int) -> Iterator[Batch | tuple[int, EventPart]]:
@@ -31,6 +35,8 @@ def iter_parts(buffer: Buffer, start: int, end: int, base: int) -> Iterator[Batc
             raise MalformedPart(f"part of {size} bytes in {end - start}")
         if kind == PART_BATCH and size >= HEADER_SIZE:
             batch = Batch(buffer, start, base)
+            if not adds_up(size, batch.count, batch.topic_size):
+                raise MalformedPart(f"a batch of {batch.count} messages in {size} bytes")
             base += batch.count
             yield batch
         elif kind == PART_EVENT and size >= EVENT_HEADER.size:

@@ -110,7 +110,7 @@ class Node:
             node.warnings, node.reread = warnings, reread
             undo.pop_all()
         try:
-            node.transactions.recover()
+            node.transactions.recover(accept_damage=accept_damage)
             await node._open_listeners()
         except BaseException:
             await node.stop()

@@ -1,32 +1,38 @@
 """Staged files on disk: checking them against their receipts, reading them in chunks, manifests, cleaning up.
 
-Everything here blocks and belongs in a thread. Knows batches, not what a transaction means.
+Everything here blocks and belongs in a thread. Knows batches, not what a transaction means. A file is not trusted,
+whoever is said to have written it: every part of it is looked at whole before it is decided upon, and once more as it
+is read to go into the log.
 """
 
 import contextlib
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from headrace.feed.messages import Receipt
+from headrace.feed.messages import OFFSET_MAX, Receipt
 from headrace.feed.places import (
+    DAMAGED_SUFFIX,
     MANIFEST_SUFFIX,
     belongs,
     created_us,
     manifest_name,
     transaction_prefix,
 )
+from headrace.kernels.gate import REASONS, Fault, check_part
 from headrace.log.disk import Disk, File, write_atomically
 from headrace.log.format import TEMPORARY_SUFFIX, crc32
-from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Batch
+from headrace.model.batch import HEADER, HEADER_SIZE, Batch, Protocol
 from headrace.model.errors import BrokerError, Code, StorageError
-from headrace.model.marks import marked_offsets
-from headrace.model.names import REDRIVEN_TOPIC
-from headrace.model.parts import RECORD_HEADER_SIZE
+from headrace.model.marks import MARKED_MAX, marked_offsets
+from headrace.model.names import REDRIVEN_TOPIC, check_topic, is_own_topic
+from headrace.model.parts import RECORD_HEADER_SIZE, MalformedPart
 
 RECORD_BYTES_MAX = 4 << 20
 RECORD_PARTS_MAX = 1024
@@ -38,10 +44,11 @@ _TIMESTAMP_AT = 16
 
 
 class StagedFile(msgspec.Struct, frozen=True, array_like=True):
-    """A staged file of a transaction."""
+    """A staged file of a transaction; `crc` is the checksum of its bytes, None in manifests that did not keep it."""
 
     name: str
     size: int
+    crc: int | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,29 +109,52 @@ class Staging:
         self._disk = disk
         self._record_bytes = record_bytes
 
-    def prepare(self) -> list[Plan]:
+    def prepare(self, *, accept_damage: bool = False) -> tuple[list[Plan], list[str]]:
         """Make the directory, and read the manifests of transactions that are to be finished.
 
-        Raises StorageError for a manifest that makes no sense.
+        Raises StorageError for a manifest that makes no sense; with `accept_damage`, the operator's word, it is set
+        aside under another name instead, and its old name is in the second list.
         """
         self._disk.make_directory(self._directory)
         self._disk.sync_directory(self._directory.parent)
         names = sorted(self._disk.list(self._directory))
         self.drop([name for name in names if name.endswith(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)])
-        return [self._manifest(name) for name in names if name.endswith(MANIFEST_SUFFIX)]
+        plans: list[Plan] = []
+        damaged: list[str] = []
+        for name in names:
+            if name.endswith(MANIFEST_SUFFIX):
+                try:
+                    plans.append(self._manifest(name))
+                except StorageError:
+                    if not accept_damage:
+                        raise
+                    path = self._directory / name
+                    self._disk.rename(path, path.with_name(name + DAMAGED_SUFFIX))
+                    damaged.append(name)
+        if damaged:
+            self._disk.sync_directory(self._directory)
+        return plans, damaged
 
-    def plan(self, owner: str, writer: str, batch: int, receipts: Sequence[Receipt]) -> tuple[Plan, Sequence[int]]:
+    def plan(
+        self,
+        owner: str,
+        writer: str,
+        batch: int,
+        receipts: Sequence[Receipt],
+        allows: Callable[[str], bool] = lambda _: True,
+    ) -> tuple[Plan, Sequence[int]]:
         """The transaction of these staged files, all of them checked, and the dead letters it redrives.
 
-        Raises BrokerError(INVALID) for a receipt that does not fit its file, OSError when the disk fails.
+        `allows` says of a topic whether the owner may publish to it. Raises BrokerError: INVALID for a receipt that
+        does not fit its file, or a file that is not as we make them; FORBIDDEN for topics; OSError when the disk fails.
         """
         prefix = transaction_prefix(owner, writer, batch)
-        cutter = _Cutter(self._record_bytes)
+        cutter = _Cutter(self._record_bytes, allows)
         for receipt in receipts:
             if not belongs(receipt.file, prefix):
                 raise BrokerError(Code.INVALID, f"part {receipt.part!r} was not staged for batch {batch} of {writer}")
             self._check(receipt, cutter)
-        files = tuple(StagedFile(receipt.file, receipt.bytes) for receipt in receipts)
+        files = tuple(StagedFile(receipt.file, receipt.bytes, receipt.crc) for receipt in receipts)
         if len({file.name for file in files}) < len(files):
             raise BrokerError(Code.INVALID, "a receipt is given twice")
         rows = sum(receipt.rows for receipt in receipts)
@@ -147,12 +177,24 @@ class Staging:
                 self._disk.unlink(each)
 
     def check_present(self, plan: Plan) -> None:
-        """Raises FileNotFoundError when a file of the transaction is gone."""
+        """See whether the files are what they were when the transaction was decided.
+
+        Raises FileNotFoundError when one of them is gone, and BrokerError(UNKNOWN) when it is damaged.
+        """
         for file in plan.files:
-            self._disk.open(self._directory / file.name).close()
+            with contextlib.closing(self._disk.open(self._directory / file.name)) as opened:
+                crc = at = 0
+                while data := opened.pread(RECORD_BYTES_MAX, at):
+                    crc = crc32(data, crc)
+                    at += len(data)
+            if at != file.size or file.crc not in (None, crc):
+                raise _damaged(file.name, "it is not what was decided upon")
 
     def read(self, plan: Plan, number: int) -> StagedChunk:
-        """One chunk. Raises OSError when the disk fails or a file is gone."""
+        """One chunk, every part of it sound.
+
+        Raises OSError when the disk fails or a file is gone, BrokerError(UNKNOWN) when one is damaged.
+        """
         first, last = plan.cuts[number], plan.cuts[number + 1]
         record = bytearray(RECORD_HEADER_SIZE)
         begins = 0
@@ -165,10 +207,13 @@ class Staging:
         rows = 0
         at = RECORD_HEADER_SIZE
         while at < len(record):
+            try:
+                part = _sound(record, at)
+            except MalformedPart as error:
+                raise _damaged(", ".join(file.name for file in plan.files), str(error)) from None
             parts.append(at)
-            size, *_, count, _topic = _HEAD.unpack_from(record, at)
-            rows += count
-            at += size
+            rows += part.count
+            at += part.size
         return StagedChunk(record, parts, rows)
 
     def forget(self, plan: Plan) -> None:
@@ -204,35 +249,43 @@ class Staging:
             if file.size() != receipt.bytes:
                 raise wrong
             crc = at = 0
+            rows = cutter.rows
+            cutter.begin_file()
             while at < receipt.bytes:
                 data = _window(file, at, receipt.bytes)
-                used = cutter.take(data)
-                if not used:
-                    raise wrong
+                try:
+                    used = cutter.take(data)
+                except MalformedPart as error:
+                    raise BrokerError(Code.INVALID, f"{wrong.detail} ({error})") from None
                 crc = crc32(memoryview(data)[:used], crc)
                 at += used
-            if crc != receipt.crc:
+            if crc != receipt.crc or cutter.rows - rows != receipt.rows:
                 raise wrong
 
     def _manifest(self, name: str) -> Plan:
         with contextlib.closing(self._disk.open(self._directory / name)) as file:
             content = file.pread(file.size(), 0)
         try:
-            return msgspec.json.decode(content, type=Plan)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            plan = msgspec.json.decode(content, type=Plan)
+            _check_plan(plan, name)
+        except (msgspec.DecodeError, UnicodeDecodeError, MalformedPart) as error:
             where = self._directory / name
-            raise StorageError(f"{where} is damaged ({error}); without it a transaction stays unfinished") from error
+            raise StorageError(
+                f"{where} is damaged ({error}); without it a transaction stays unfinished. To go on without it, start "
+                "once with --accept-damage: it is set aside"
+            ) from error
+        return plan
 
     def _range(self, name: str, start: int, end: int) -> bytes:
         with contextlib.closing(self._disk.open(self._directory / name)) as file:
             data = file.pread(end - start, start)
         if len(data) < end - start:
-            raise OSError(f"{name} is shorter than it was")
+            raise _damaged(name, "it is shorter than it was")
         return data
 
 
-_HEAD = struct.Struct("<IBBBBIH")
-assert HEADER.format.startswith(_HEAD.format)
+_HEAD = struct.Struct("<I")
+_TOPIC_SIZE = struct.Struct("<H")
 
 
 def _window(file: File, at: int, end: int) -> bytes:
@@ -244,35 +297,109 @@ def _window(file: File, at: int, end: int) -> bytes:
     return data
 
 
-class _Cutter:
-    """Decides where records begin: whole parts, and a mark always together with the copies before it."""
+class _Part(NamedTuple):
+    """What decides about a staged part."""
 
-    def __init__(self, record_bytes: int) -> None:
+    size: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count on purpose
+    is_mark: bool
+
+
+def _sound(data: bytes | bytearray, at: int) -> _Part:
+    """The whole part at `at`, which is as the feed makes them. Raises MalformedPart for any other."""
+    fault = check_part(data, at, len(data))
+    if fault:
+        raise MalformedPart(REASONS[Fault(fault)])
+    size, _, protocol, qos, _, count, topic_size, attempts, when, due, expires, _, _ = HEADER.unpack_from(data, at)
+    if protocol != Protocol.SPARK or qos != 1 or attempts or when or due or expires:
+        raise MalformedPart("its header says what no row can ask for")
+    is_mark = topic_size == len(_MARK) and data.startswith(_MARK, at + HEADER_SIZE)
+    return _Part(size, count, is_mark)
+
+
+def _check_plan(plan: Plan, name: str) -> None:
+    """Raises MalformedPart for a manifest that says what none of ours says."""
+    total = sum(file.size for file in plan.files)
+    cuts = plan.cuts
+    if not 0 <= plan.batch <= OFFSET_MAX or name != manifest_name(plan.owner, plan.writer, plan.batch):
+        raise MalformedPart("it is another transaction's")
+    if not all(belongs(file.name, plan.prefix) and file.size >= 0 for file in plan.files):
+        raise MalformedPart("it names files that are not the transaction's")
+    if len(cuts) < 2 or cuts[0] or cuts[-1] != total or any(a > b or (a | b) % 8 for a, b in pairwise(cuts)):
+        raise MalformedPart("its records do not add up")
+
+
+def _damaged(name: str, why: str) -> BrokerError:
+    return BrokerError(Code.UNKNOWN, f"the staged file {name} is damaged: {why}")
+
+
+class _Cutter:
+    """Decides where records begin: whole parts, and a mark always together with the copies before it.
+
+    `rows` counts the messages that are no marks.
+    """
+
+    def __init__(self, record_bytes: int, allows: Callable[[str], bool]) -> None:
         self._record_bytes = record_bytes
+        self._allows = allows
+        self._allowed: set[bytes] = set()
         self.letters: array[int] = array("Q")
+        self.rows = 0
         self._cuts = [0]
         self._size = 0
         self._parts = 0
         self._at = 0
         self._last = 0
+        self._copies = 0
+
+    def begin_file(self) -> None:
+        """Another file begins: a mark is in the file that holds the copies."""
+        self._copies = 0
 
     def take(self, data: bytes) -> int:
-        """Note the whole parts at the beginning of the data; how many bytes they are, 0 for none or nonsense."""
+        """Note the whole parts at the beginning of the data, at least one; how many bytes they are.
+
+        Raises MalformedPart for what is not as the feed makes it, BrokerError(FORBIDDEN) for a topic.
+        """
         at = 0
-        while at + HEADER_SIZE <= len(data):
-            size, kind, _, _, _, count, topic_size = _HEAD.unpack_from(data, at)
-            if size % 8 or size < HEADER_SIZE or kind != PART_BATCH or not count:
-                return 0
-            if at + size > len(data):
-                break
-            is_mark = data.startswith(_MARK, at + HEADER_SIZE) and topic_size == len(_MARK)
-            if is_mark:
-                batch = Batch(data, at, 0)
-                for index in range(batch.count):
-                    self.letters.extend(marked_offsets(batch.value(index)))
-            self._note(size, glued=is_mark)
-            at += size
+        while at + HEADER_SIZE <= len(data) and (not at or at + _HEAD.unpack_from(data, at)[0] <= len(data)):
+            part = _sound(data, at)
+            if part.is_mark:
+                self._take_mark(Batch(data, at, 0))
+            else:
+                self._check_topic(data, at)
+                self._copies = part.count
+                self.rows += part.count
+            self._note(part.size, glued=part.is_mark)
+            at += part.size
+        if not at:
+            raise MalformedPart(f"{len(data)} stray bytes")
         return at
+
+    def _take_mark(self, mark: Batch) -> None:
+        """Keep the dead letters a mark names, as many as there are copies before it."""
+        values = [mark.value(index) for index in range(mark.count)]
+        if mark.columns or any(len(value) % 8 or len(value) > 8 * MARKED_MAX for value in values):
+            raise MalformedPart("a mark that names no dead letters")
+        if not self._copies or sum(map(len, values)) != 8 * self._copies:
+            raise MalformedPart("a mark that is about other messages than those before it")
+        self._copies = 0
+        for value in values:
+            self.letters.extend(marked_offsets(value))
+
+    def _check_topic(self, data: bytes, at: int) -> None:
+        """Raises for a topic the owner may not write to. The feed has asked before; this does not take its word."""
+        name = data[at + HEADER_SIZE : at + HEADER_SIZE + _TOPIC_SIZE.unpack_from(data, at + 12)[0]]
+        if name in self._allowed:
+            return
+        topic = name.decode()
+        try:
+            check_topic(topic)
+        except BrokerError as error:
+            raise MalformedPart(error.detail) from None
+        if is_own_topic(topic) or not self._allows(topic):
+            raise BrokerError(Code.FORBIDDEN, f"not allowed to publish to {topic}")
+        self._allowed.add(name)
 
     def cuts(self) -> tuple[int, ...]:
         """Where the chunks begin, and where the last one ends."""

@@ -60,12 +60,16 @@ class Transactions:
         self._swept_us = 0
         self._stopping = False
 
-    def recover(self) -> None:
+    def recover(self, *, accept_damage: bool = False) -> None:
         """Find out what the last process promised; `tend` finishes it, as does the next commit of the same writer.
 
-        Raises OSError when the staging directory cannot be read, StorageError when a manifest makes no sense.
+        Raises OSError when the staging directory cannot be read, and StorageError when a manifest makes no sense,
+        unless that damage is accepted.
         """
-        for plan in self._staging.prepare():
+        plans, damaged = self._staging.prepare(accept_damage=accept_damage)
+        for name in damaged:
+            log.error("staging.damaged", extra={"file": name})
+        for plan in plans:
             self._promised.setdefault(plan.key, []).append(plan)
         for key, progress in self._writers.items():
             if progress.open_batch is not None and key not in self._promised:
@@ -136,9 +140,10 @@ class Transactions:
                 await _on_disk(self._staging.drop, files)
                 return Outcome(True)
             self._writers.check_room(key)
-            plan, letters = await _on_disk(self._staging.plan, *key, batch, request.staged)
+            who = Identity(request.owner, Scope(request.publish), Scope(request.subscribe))
+            plan, letters = await _on_disk(self._staging.plan, *key, batch, request.staged, who.may_publish)
             if letters:
-                await self._check_letters(letters, Identity(request.owner, subscribe=Scope(request.subscribe)))
+                await self._check_letters(letters, who)
             if plan.chunks > 1:
                 await self._promise(plan)
             skipped = await self._write_first(plan)

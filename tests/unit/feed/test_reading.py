@@ -23,7 +23,6 @@ from headrace.log.walk import BYTES_MAX, ROWS_MAX
 from headrace.model.batch import build_batch
 from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event, EventPart, Range
-from headrace.model.parts import MalformedPart
 from tests.harness.properties import tried
 from tests.unit.feed.logs import EVERYBODY, TOPICS, UNSYNCED, event_rows, message_rows, read, records, written
 from tests.unit.log.records import batch, flushed, record
@@ -236,20 +235,29 @@ def test_columns_that_are_not_there_are_refused(columns: tuple[str, ...]) -> Non
         read(follower, Ticket(columns=columns))
 
 
-def test_cells_that_are_not_what_they_should_be_are_an_error_only_to_who_asks_for_them(tmp_path: Path) -> None:
-    """A checksum is right and the contents are not: no crash, no nonsense, and the other columns can be read."""
+def test_messages_with_cells_that_are_not_what_they_should_be_are_told_of_and_the_others_are_read(
+    tmp_path: Path,
+) -> None:
+    """A checksum is right and the contents are not: no crash, no nonsense, and what is sound is there."""
     with closing(opened(tmp_path)) as log:
         good = build_batch("orders", [b"a", b"b"], timestamp_us=1, headers=[[("k", b"v")], []], keys=[b"xx", b"yy"])
         assert good.count(b"\1\0k\1\0\0\0v") == 1
         bad = good.replace(b"\1\0k\1\0\0\0v", b"\1\0k\xff\0\0\0v")
         disordered = good.replace(struct.pack("<III", 0, 2, 4), struct.pack("<III", 0, 9, 4))
-        log.append(record(bad), refusable=True)
-        log.append(record(disordered), refusable=True)
+        for part in (bad, disordered, good):
+            log.append(record(part), refusable=True)
         flushed(log)
         follower = Follower(tmp_path, OsDisk())
-        with pytest.raises(MalformedPart, match="headers"):
-            read(follower, Ticket(end=2))
-        with pytest.raises(MalformedPart, match="in no order"):
-            read(follower, Ticket(start=2))
-        found = read(follower, Ticket(columns=("offset", "value")))
-        assert [row["value"] for row in found] == [b"a", b"b", b"a", b"b"]
+        found = read(follower, Ticket())
+        assert [row["offset"] for row in found] == [0, 1, 2, 3, 4, 5]
+        assert [row["value"] for row in found] == [b"a", b"b"] * 3
+        assert [row["key"] for row in found] == [b"xx", b"yy", None, None, b"xx", b"yy"]
+        told = [row["headers"] for row in found]
+        assert [[header["key"] for header in headers or ()] for headers in told] == [
+            ["headrace-malformed"], [], ["k", "headrace-malformed"], ["headrace-malformed"], ["k"], [],
+        ]  # fmt: skip
+        assert b"headers" in told[0][0]["value"]
+        assert b"key: a cell from 0 to 9 in 4 bytes" in told[2][1]["value"]
+        for start in range(6):
+            for end in range(start, 7):
+                assert read(follower, Ticket(start=start, end=min(end, 6))) == found[start:end]
