@@ -20,10 +20,10 @@ from headrace.model.events import Event, EventPart, Range
 from headrace.model.mending import MALFORMED
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.protocols.crossing import Field
-from headrace.server.walk import messages_from
 from headrace.testing import KEY, broker
 from tests.harness.api import calling
 from tests.harness.doors import DOORS, Door, Letter, Site, value_of
+from tests.harness.drivers import values
 
 TOPIC = "orders"
 EVERY_DOOR = dict.fromkeys(("sspq", "fujin", "grpc"), "127.0.0.1:0")
@@ -123,7 +123,7 @@ async def test_what_is_behind_a_poisoned_batch_arrives_at_every_door(
         assert all(reason.startswith("malformed: ") for reason in reasons)
         if in_flight:
             assert found == [b"behind", SECRET], "those that were sound had their one attempt"
-            dead = [message.value for message in messages_from(node.engine.log, f"$dead.{TOPIC}", 0)]
+            dead = values(node.engine.log, f"$dead.{TOPIC}")
             assert dead == SOUND
         else:
             assert found == [*SOUND, b"behind", SECRET]
