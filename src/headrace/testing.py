@@ -21,6 +21,7 @@ async def broker(
     *,
     disk: Disk | None = None,
     clock: Clock | None = None,
+    accept_damage: bool = False,
     **overrides: object,
 ) -> AsyncIterator[Node]:
     """A running broker; `node.endpoints` says where, `KEY` is its API key.
@@ -31,7 +32,9 @@ async def broker(
     let everybody in, unless the test says by `auth` who may come in.
     """
     with TemporaryDirectory(prefix="headrace-") as scratch:
-        node = await Node.start(_config(data_dir or scratch, overrides), disk=disk, clock=clock)
+        node = await Node.start(
+            _config(data_dir or scratch, overrides), disk=disk, clock=clock, accept_damage=accept_damage
+        )
         try:
             yield node
         finally:

@@ -191,6 +191,9 @@ class FaultDisk:
         content.extend(bytes(max(0, size - len(content))))
         return content
 
+    def uncache(self, path: Path, size: int, position: int) -> None:
+        """Memory is all there is."""
+
     def step(self, point: str) -> None:
         """Pass a point; crash if it is the one."""
         self.passed[point] += 1

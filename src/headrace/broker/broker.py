@@ -244,6 +244,10 @@ class Broker:
             if sub.blocked and sub.waiters:
                 self._waiting.call(sub, len(sub.waiters))
 
+    def damaged(self, detail: bytes, now: int) -> None:
+        """Bytes of the log were found bad; `detail` says which, as JSON."""
+        self._journal.told(Event.DAMAGED, now, detail)
+
     # What comes out
 
     @property

@@ -23,6 +23,7 @@ NOT_ACKNOWLEDGED = "not acknowledged"
 OVERFLOW = "overflow"
 RETENTION = "retention"
 GONE = "no longer stored"
+DAMAGED = "lost to damage"
 
 WARM_MAX = 128
 
@@ -169,7 +170,7 @@ class Dispatch:
         topic = sub.topic
         sub.batch = None
         while sub.cursor < topic.end:
-            batch = self._source.batch_at(topic.name, sub.cursor)
+            batch = self._next_batch(sub, now)
             if batch is None:
                 break
             first = max(sub.cursor, batch.base)
@@ -247,7 +248,7 @@ class Dispatch:
         """Pass what has expired at the cursor. Returns when the next message there expires."""
         topic = sub.topic
         while sub.cursor < topic.end:
-            batch = self._source.batch_at(topic.name, sub.cursor)
+            batch = self._next_batch(sub, now)
             if batch is None:
                 break
             expires = topic.expires(batch)
@@ -264,7 +265,7 @@ class Dispatch:
             return
         excess = self._source.count_from(topic.name, sub.cursor) - self._qos0_pending_max
         while excess > 0:
-            batch = self._source.batch_at(topic.name, sub.cursor)
+            batch = self._next_batch(sub, now)
             if batch is None:
                 break
             first = max(sub.cursor, batch.base)
@@ -283,6 +284,16 @@ class Dispatch:
             if missing:
                 self._pass(sub, Range(sub.cursor, missing, 0), Event.DROPPED, RETENTION, now)
                 self._pass(sub, Range(offset, 0, 0), Event.DROPPED, RETENTION, now)
+
+    def _next_batch(self, sub: Subscription, now: int) -> Batch | None:
+        """The batch at the cursor or the next one behind it; what damage took of those between is dropped, and said."""
+        topic, cursor = sub.topic, sub.cursor
+        batch = self._source.batch_at(topic.name, cursor)
+        behind = topic.end if batch is None else batch.base
+        if behind > cursor:
+            for first, count in self._source.lost_between(topic.name, cursor, behind):
+                self._pass(sub, Range(first, count, 0), Event.DROPPED, DAMAGED, now)
+        return batch
 
     def _batch_of(self, sub: Subscription, run: Run) -> tuple[Batch | None, Run | None]:
         """The batch a run is part of; None when it is no longer stored.

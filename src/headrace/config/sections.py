@@ -53,6 +53,8 @@ class LogSection(Section, frozen=True, kw_only=True):
     tail_cache_bytes: Natural = 64 << 20
     snapshot_bytes: Annotated[int, Meta(ge=4096)] = 64 << 20
     fill_bytes: Annotated[int, Meta(ge=0, le=1 << 30)] = 1 << 20
+    scrub_bytes_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 4 << 20
+    scrub_every_s: Annotated[int, Meta(ge=1, le=CENTURY_S)] = 86400
 
     def __post_init__(self) -> None:
         try:

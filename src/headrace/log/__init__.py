@@ -1,5 +1,6 @@
 """The durable log: segments of checksummed records, flushed in groups, read by topic and offset."""
 
+from headrace.log.catalog import LossesWrite
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.dump import Row, dump
 from headrace.log.flush import Fill, Flush, Flushed
@@ -9,6 +10,7 @@ from headrace.log.reader import Record
 from headrace.log.repair import repair
 from headrace.log.report import Damage, LogDamaged, Report, Torn
 from headrace.log.retention import Removal
+from headrace.log.scrub import Scrub
 from headrace.log.settings import LogSettings, SyncMode, SyncPolicy
 from headrace.log.snapshot import SnapshotWrite
 from headrace.log.verify import verify
@@ -22,11 +24,13 @@ __all__ = [
     "Log",
     "LogDamaged",
     "LogSettings",
+    "LossesWrite",
     "OsDisk",
     "Record",
     "Removal",
     "Report",
     "Row",
+    "Scrub",
     "SnapshotWrite",
     "SyncMode",
     "SyncPolicy",

@@ -18,6 +18,7 @@ import msgspec
 from headrace.log.disk import Disk, write_atomically
 from headrace.log.format import CATALOG_SUFFIX, LOG_ID_SIZE, NewerFormat, crc32
 from headrace.log.report import Loss
+from headrace.model.errors import StorageError
 
 CATALOG_NAMES = (f"first{CATALOG_SUFFIX}", f"second{CATALOG_SUFFIX}")
 CATALOG_VERSION = 1
@@ -170,3 +171,19 @@ class CatalogFile:
         finally:
             file.close()
         self._disk.rename(temporary, second)
+
+
+class LossesWrite:
+    """Damage to be written down, in any thread, and then what came of it."""
+
+    def __init__(self, catalog: CatalogFile, losses: list[Loss]) -> None:
+        self.error: StorageError | None = None
+        self._catalog = catalog
+        self._losses = losses
+
+    def run(self) -> None:
+        """Write it down. Never raises OSError; what could not be written is met again."""
+        try:
+            self._catalog.met(self._losses)
+        except OSError as error:
+            self.error = StorageError(f"cannot write the catalog: {error.strerror or error}")

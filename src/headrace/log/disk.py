@@ -94,6 +94,9 @@ class Disk(Protocol):
         Raises BlockingIOError when another holds it.
         """
 
+    def uncache(self, path: Path, size: int, position: int) -> None:
+        """These bytes will not be read again soon: the system need not keep them in memory."""
+
     def share(self, path: Path, size: int) -> Mapped:
         """The bytes of a file of this size, made if need be, in memory shared with whoever reads it; never synced."""
 
@@ -259,6 +262,15 @@ class OsDisk:
             file.close()
             raise
         return file
+
+    def uncache(self, path: Path, size: int, position: int) -> None:
+        """Say so to the system, where it listens."""
+        if hasattr(os, "posix_fadvise"):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
 
     def share(self, path: Path, size: int) -> Mapped:
         """A mapping of the file, whose blocks are had beforehand: writing to it cannot fail for want of room."""

@@ -57,7 +57,16 @@ class Hopper:
     `synced` below which offset everything was synced by the word of the records themselves.
     """
 
-    def __init__(self, file: Readable, position: int, stop: int, expected: int, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        file: Readable,
+        position: int,
+        stop: int,
+        expected: int,
+        limit: int | None = None,
+        *,
+        window: int = WINDOW_BYTES,
+    ) -> None:
         self.position = position
         self.expected = expected
         self.synced = 0
@@ -66,9 +75,10 @@ class Hopper:
         self._file = file
         self._stop = stop
         self._limit = limit
+        self._window = window
 
     def __iter__(self) -> Iterator[Found]:
-        window = WINDOW_BYTES
+        window = self._window
         while self.position < self._stop and self.expected != self._limit:
             data = self._file.pread(min(window, self._stop - self.position), self.position)
             began = self.position
@@ -76,7 +86,7 @@ class Hopper:
             if needed > len(data) and len(data) == min(window, self._stop - began):
                 window = needed
                 continue
-            window = WINDOW_BYTES
+            window = self._window
             if self.position == began and not self._leap():
                 return
 

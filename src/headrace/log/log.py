@@ -5,11 +5,11 @@ block on writing, and may run elsewhere, one at a time. The log knows records, b
 none of its business.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from headrace.log.catalog import CatalogFile
+from headrace.log.catalog import Catalog, CatalogFile, LossesWrite
 from headrace.log.committed import CommittedFile
 from headrace.log.disk import Disk
 from headrace.log.extents import SegmentMap
@@ -18,8 +18,9 @@ from headrace.log.format import LOCK_NAME, SYNCED_MARK, part_timestamp, record_s
 from headrace.log.reader import Reader, Record
 from headrace.log.recovery import Recovered, recover, take_over
 from headrace.log.repair import repair_locked
-from headrace.log.report import Damage, LogDamaged
+from headrace.log.report import Damage, LogDamaged, Loss
 from headrace.log.retention import Removal, expired_segments
+from headrace.log.scrub import Piece, Scrub
 from headrace.log.segment import Segment
 from headrace.log.settings import LogSettings, SyncMode
 from headrace.log.snapshot import Snapshot, SnapshotWrite
@@ -153,6 +154,25 @@ class Log:
         return self._reader.damage
 
     @property
+    def has_unreported_damage(self) -> bool:
+        """Whether damage was met that nobody has asked for."""
+        return bool(self._reader.unreported)
+
+    def take_damage(self) -> list[Damage]:
+        """The damage that was met since the last call."""
+        found, self._reader.unreported = self._reader.unreported, []
+        return found
+
+    def note_damage(self, found: Damage) -> None:
+        """Damage was met by somebody else who read the files."""
+        self._reader.note(found)
+
+    @property
+    def catalog(self) -> Catalog:
+        """Which log this is, and what is known to be lost."""
+        return self._catalog.catalog
+
+    @property
     def size_bytes(self) -> int:
         """Bytes in all segments."""
         return sum(segment.size for segment in self._segments)
@@ -251,6 +271,13 @@ class Log:
         """The topics that have messages, sorted."""
         return self._topics.names()
 
+    def lost_between(self, topic: str, start: int, end: int) -> list[tuple[int, int]]:
+        """Where messages of the topic were lost to damage that begins in these offsets: first offset, how many.
+
+        Only damage that was met is known; whoever was given what lies behind it has met it.
+        """
+        return self._topics.lost_between(topic, start, end) if self._reader.damage else []
+
     def iter_records(self, offset: int, to: int | None = None) -> Iterator[Record]:
         """The visible records from the one that holds `offset` up to, not including, offset `to`."""
         to = self._durable if to is None else min(to, self._durable)
@@ -283,6 +310,19 @@ class Log:
         write = self.begin_snapshot(state, offset)
         write.run()
         self.end_snapshot(write)
+
+    def begin_losses(self, damage: Sequence[Damage], now: int) -> LossesWrite:
+        """Damage that was met, to be written down by the result's `run`."""
+        return LossesWrite(self._catalog, [Loss(each, now) for each in damage])
+
+    def begin_scrub(self) -> Scrub:
+        """A pass over everything that is sealed or synced."""
+        pieces = [Piece(each.path, each.first, each.end, each.size, sealed=True) for each in self._segments]
+        if pieces:
+            last = pieces.pop()
+            if self._synced == self._durable:
+                pieces.append(last._replace(sealed=False))
+        return Scrub(self._disk, pieces)
 
     def expiring_below(self, now: int, needed_from: int) -> int:
         """The offset below which `retire`, called now, would forget everything; 0 when it would forget nothing."""

@@ -1,6 +1,7 @@
 """Reads records back from segment files, with small caches bounded in bytes.
 
-Every record is checked again when read; one that has gone bad since start-up is noted in `damage` and leapt over.
+Every record is checked again when read; one that has gone bad since start-up is noted in `damage` and leapt over. Who
+reads on is told by `lost_in` what it leapt over.
 """
 
 from array import array
@@ -124,6 +125,7 @@ class Reader:
 
     def __init__(self, disk: Disk) -> None:
         self.damage: list[Damage] = []
+        self.unreported: list[Damage] = []
         self._disk = disk
         self._files: _Cache[File] = _Cache(FILES_MAX)
         self._extents: _Cache[Extents] = _Cache(CACHE_BYTES)
@@ -171,6 +173,38 @@ class Reader:
             self._note(segment, hopper)
         finally:
             file.close()
+
+    def lost_in(self, segment: Segment, topic: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where messages of the topic were lost to damage that begins in these offsets: first offset, how many.
+
+        How many there were of the topic is known for each extent; where several places of an extent are damaged, how
+        they share that is a guess.
+        """
+        holes = sorted(
+            (damage for damage in self.damage if damage.segment == segment.path.name and damage.count),
+            key=lambda damage: damage.first,
+        )
+        if not holes:
+            return
+        extents = self.extents(segment, topic)
+        for number in range(len(extents)):
+            position, size = extents.positions[number], extents.sizes[number]
+            within = [hole for hole in holes if hole.start < position + size and hole.end > position]
+            if not within:
+                continue
+            read = sum(batch.count for batch in self.stretch(segment, topic, extents, number).batches)
+            missing = extents.counts[number] - read
+            for hole in within:
+                share = min(missing, hole.count)
+                missing -= share
+                if share and start <= hole.first < end:
+                    yield hole.first, share
+
+    def note(self, found: Damage) -> None:
+        """Damage was met, by whoever read there."""
+        if found not in self.damage:
+            self.damage.append(found)
+            self.unreported.append(found)
 
     def place(self, segment: Segment, offset: int) -> tuple[int, int]:
         """The position and first offset of a record not far before the one that holds `offset`."""
@@ -232,9 +266,7 @@ class Reader:
     def _note(self, segment: Segment, hopper: Hopper) -> None:
         for hole in hopper.holes:
             count = segment.end - hole.first if hole.lost is None else hole.lost
-            found = Damage(segment.path.name, hole.start, hole.end, hole.first, count)
-            if found not in self.damage:
-                self.damage.append(found)
+            self.note(Damage(segment.path.name, hole.start, hole.end, hole.first, count))
 
     def _file(self, segment: Segment) -> File:
         file = self._files.get((segment.path,))

@@ -5,6 +5,7 @@ from enum import Enum
 
 MIB = 1 << 20
 _LEAST = {"segment_bytes": 4096, "retention_s": 0, "tail_cache_bytes": 0, "snapshot_bytes": 1, "fill_bytes": 0}
+_LEAST |= {"scrub_bytes_s": 0, "scrub_every_s": 1}
 
 
 class SyncMode(Enum):
@@ -62,6 +63,8 @@ class LogSettings:
     tail_cache_bytes: int = 64 * MIB
     snapshot_bytes: int = 64 * MIB
     fill_bytes: int = MIB
+    scrub_bytes_s: int = 4 * MIB
+    scrub_every_s: int = 86_400
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

@@ -163,6 +163,14 @@ class Topics:
                 count += self._count_within(segment, name, offset)
         return count
 
+    def lost_between(self, name: str, start: int, end: int) -> list[tuple[int, int]]:
+        """Where messages of the topic were lost to damage that begins in these offsets: first offset, how many."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return []
+        segments = [segment for segment in topic.segments if segment.end > start and segment.first < end]
+        return [lost for segment in segments for lost in self._reader.lost_in(segment, name, start, end)]
+
     def _count_within(self, segment: Segment, name: str, offset: int) -> int:
         extents = self._reader.extents(segment, name)
         if not len(extents):

@@ -1,5 +1,6 @@
 """What the broker hands out: portions of stored batches, never single messages."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.model.batch import Batch
@@ -31,6 +32,12 @@ class BatchSource(Protocol):
 
     def topic_end(self, topic: str) -> int:
         """The offset after the topic's last message; 0 when it has none."""
+
+    def lost_between(self, topic: str, start: int, end: int) -> Sequence[tuple[int, int]]:
+        """Where messages of the topic with offsets from `start` on are lost to damage: first offset, how many.
+
+        To be asked when `batch_at(topic, start)` gave a batch that begins at `end`, or none before the topic's end.
+        """
 
     def count_from(self, topic: str, offset: int) -> int:
         """How many messages of the topic have this offset or a later one."""

@@ -14,8 +14,9 @@ Little-endian, padded to 8 bytes like every part. An event takes one offset of t
 
 A range is a run of neighbouring messages of one batch that share their fate. `detail` belongs to the event and is
 JSON: for SUBSCRIBED the subscription's definition, for COMMITTED which chunk of which transaction the record is, for
-REPORTED how far a reader outside the broker has come; the others have none. COMMITTED and REPORTED are about no
-subscription (0) and have no ranges.
+REPORTED how far a reader outside the broker has come, for DAMAGED which bytes of the log were found bad and which
+offsets were in them; the others have none. COMMITTED, REPORTED and DAMAGED are about no subscription (0) and have no
+ranges.
 """
 
 import struct
@@ -47,6 +48,7 @@ class Event(IntEnum):
     DROPPED = 9
     COMMITTED = 10
     REPORTED = 11
+    DAMAGED = 12
 
 
 OUTCOMES = Event.DROPPED + 1

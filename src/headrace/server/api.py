@@ -18,6 +18,7 @@ from headrace.kernels import compiled
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import check_topic
 from headrace.server.browse import browse
+from headrace.server.disk_health import degraded, describe
 from headrace.server.engine import Engine
 from headrace.server.guard import identity_of
 from headrace.server.lists import fill_readers, fill_subscriptions, fill_topics
@@ -105,6 +106,8 @@ class Api:
                     "pending_bytes": log.pending_bytes,
                     "failing": str(log.failing) if log.failing is not None else None,
                 },
+                "degraded": degraded(engine),
+                "disk": describe(engine),
             }
         return document(told)
 
@@ -127,7 +130,17 @@ class Api:
         page = Page(limit)
         async with self._work.of(identity):
             reached = await browse(self._engine, topic, start, page, limit, value_max, subscription)
-        return page.document("messages", next=reached, more=reached < self._engine.log.topic_end(topic))
+        log = self._engine.log
+        if reached == start and log.batch_at(topic, start) is None:
+            reached = max(start, log.topic_end(topic))
+        lost = log.lost_between(topic, start, reached)
+        self._engine.journal()
+        return page.document(
+            "messages",
+            next=reached,
+            more=reached < log.topic_end(topic),
+            lost=[{"first": first, "count": count} for first, count in lost],
+        )
 
     async def value(self, request: Request) -> Response:
         """Part of the value of one message, as it was published."""

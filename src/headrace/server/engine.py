@@ -8,16 +8,19 @@ durable; events are never refused, only late). A reply that promises durability 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Protocol, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, cast
+
+import msgspec
 
 from headrace.broker import Broker
-from headrace.log import Flush, Log
+from headrace.log import Damage, Flush, Log, LossesWrite, Removal, SnapshotWrite
 from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish
 from headrace.server.clock import Clock
 from headrace.server.committer import Committer, Job, NewWorker
+from headrace.server.disk_health import DiskHealth
 from headrace.server.metrics import Histogram
 from headrace.server.snapshots import Snapshots
 from headrace.server.standing import StandingRoom
@@ -25,6 +28,7 @@ from headrace.server.standing import StandingRoom
 RETRY_S = 0.1
 EVENTS_WAIT_S = 0.005
 EVENTS_GATHERED_MAX = 64
+_WORK: dict[type[Any], str] = {SnapshotWrite: "snapshot", Removal: "retention", LossesWrite: "catalog"}
 ROOM = bytes(RECORD_HEADER_SIZE)
 
 
@@ -60,6 +64,7 @@ class Engine:
         self.events_settled = 0
         self.refused_total = 0
         self.standing = StandingRoom()
+        self.disk = DiskHealth()
         self.sync_seconds = Histogram()
         self.durable_seconds = Histogram()
         self._snapshots = snapshots
@@ -112,6 +117,8 @@ class Engine:
         Events nobody waits for are in no hurry: those of several calls are gathered, become one record when the next
         flush begins, and are flushed with the next publish or a moment later by themselves.
         """
+        if self.log.has_unreported_damage:
+            self._note_damage()
         ticket = self._gather_events()
         self._call_waiting()
         return ticket
@@ -127,6 +134,19 @@ class Engine:
             return self._ticket + 1
         self._append_events()
         return self._ticket
+
+    def _note_damage(self) -> None:
+        """Say what bad bytes were met, as an event too, and have it written down for the next start."""
+        found, now = self.log.take_damage(), self.clock.now()
+        self.disk.met(found)
+        for damage in found:
+            self.broker.damaged(msgspec.json.encode(damage), now)
+        self.write_down(found)
+
+    def write_down(self, damage: Sequence[Damage]) -> None:
+        """Have damage remembered by the log's catalog."""
+        self._chores.append(self.log.begin_losses(damage, self.clock.now()))
+        self._kick()
 
     def _append_events(self) -> None:
         """Append what was gathered: before every flush, and before the state is written down that it led to."""
@@ -267,6 +287,8 @@ class Engine:
         if isinstance(job, Flush):
             self._flushed(job, seconds)
         else:
+            if (work := _WORK.get(type(job))) is not None:
+                self.disk.ended(work, getattr(job, "error", None))
             self._snapshots.ended(self.log, job)
             self._flush()
 
@@ -276,6 +298,7 @@ class Engine:
         if self._flush_since_us:
             self.durable_seconds.observe((now - self._flush_since_us) / 1e6)
         flushed = self.log.end_flush(flush)
+        self.disk.ended("flush", flushed.error)
         if flushed.error is not None:
             self._refuse(flushed.error)
             self._loop.call_later(RETRY_S, self._flush)

@@ -16,6 +16,7 @@ from headrace.config import HttpSection
 from headrace.kernels import compiled
 from headrace.model.errors import BrokerError, Code
 from headrace.server.api import Api
+from headrace.server.disk_health import degraded
 from headrace.server.engine import Engine
 from headrace.server.grpc_queues import Queues
 from headrace.server.guard import METRICS_PATH, Guard, identity_of
@@ -79,10 +80,15 @@ class _Probes:
         return document({"status": "ok"})
 
     async def readyz(self, request: Request) -> Response:
-        """Whether work is accepted, and if not, why."""
+        """Whether work is accepted, and if not, why.
+
+        A broker that met damage still accepts work: it stays ready, and says so.
+        """
         cause = self.not_ready()
         if cause is not None:
             return document({"status": "unavailable", "cause": cause}, 503)
+        if (worry := degraded(self._engine)) is not None:
+            return document({"status": "degraded", "cause": worry})
         return document({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:

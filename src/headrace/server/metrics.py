@@ -120,11 +120,31 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily(
             "headrace_wal_failing", "1 while the log cannot be written", float(log.failing is not None)
         )
+        yield from self._disk()
         for name, text, histogram in (
             ("sync", "Writing and syncing one group of records", self._engine.sync_seconds),
             ("publish_durable", "From the first append of a group to its durability", self._engine.durable_seconds),
         ):
             yield HistogramMetricFamily(f"headrace_{name}_seconds", text, histogram.buckets(), histogram.total_s)
+
+    def _disk(self) -> Iterator[Metric]:
+        log, disk = self._engine.log, self._engine.disk
+        damage = (*log.damage, *disk.lost)
+        lost = sum(loss.damage.count for loss in log.catalog.losses if loss.given_up)
+        for name, text, value in (
+            ("damaged_places", "Places found damaged and not repaired", len(damage)),
+            ("damaged_bytes", "Bytes in them", sum(each.end - each.start for each in damage)),
+            ("damaged_offsets", "Offsets lost with them", sum(each.count for each in damage)),
+            ("lost_offsets", "Offsets that were given up by repairs", lost),
+            ("epoch", "How often offsets were given up", log.catalog.epoch),
+        ):
+            yield GaugeMetricFamily(f"headrace_log_{name}", text, value)
+        yield CounterMetricFamily("headrace_log_scrub_passes", "Times the whole log was read again", disk.scrub_passes)
+        yield CounterMetricFamily("headrace_log_scrubbed_bytes", "Bytes read again", disk.scrubbed_bytes)
+        errors = CounterMetricFamily("headrace_storage_errors", "Work that the disk refused", labels=["work"])
+        for work, count in sorted(disk.errors.items()):
+            errors.add_metric([work], count)
+        yield errors
 
 
 def _per_topic(survey: Survey) -> Iterator[Metric]:

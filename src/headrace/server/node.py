@@ -19,12 +19,13 @@ from headrace.auth import Keyring
 from headrace.config import Address, Config, load
 from headrace.feed.messages import Open
 from headrace.kernels import compiled
-from headrace.log import Disk, Log, LogDamaged, OsDisk
+from headrace.log import Disk, Log, LogDamaged, OsDisk, Report
 from headrace.model.errors import HeadraceError, StorageError
 from headrace.protocols.blipmq.session import BlipmqSession
 from headrace.server.channel import FeedDesk
 from headrace.server.clock import Clock
 from headrace.server.conversation import Terms
+from headrace.server.disk_health import scrub_for_ever
 from headrace.server.doors import KEYLESS, Entrance, check_callers, check_keys, sspq_sessions
 from headrace.server.engine import Engine
 from headrace.server.feed_child import FeedChild, feed_installed
@@ -105,6 +106,8 @@ class Node:
             undo.callback(stored.close)
             tell_report(stored.report)
             engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
+            if stored.damage and not accept_damage:
+                raise LogDamaged(Report(damage=list(stored.damage)))
             engine.journal()
             node = cls(config, engine, keyring, Staging(data_dir / "staging", disk), feed)
             node.warnings, node.reread = warnings, reread
@@ -117,6 +120,7 @@ class Node:
             raise
         write_private(data_dir / "endpoints.json", (json.dumps(node.endpoints, indent=2) + "\n").encode())
         node._chores.append(asyncio.create_task(node._tend()))
+        node._chores.append(asyncio.create_task(scrub_for_ever(engine, settings)))
         engine.ready = True
         return node
 

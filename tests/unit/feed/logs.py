@@ -48,7 +48,7 @@ def events(draw: st.DrawFn) -> bytes:
     """An event about messages that may or may not exist."""
     event = draw(st.sampled_from([each for each in Event if each is not Event.SUBSCRIBED]))
     ranges: list[Range] = []
-    if event not in (Event.UNSUBSCRIBED, Event.COMMITTED, Event.REPORTED):
+    if event not in (Event.UNSUBSCRIBED, Event.COMMITTED, Event.REPORTED, Event.DAMAGED):
         pieces = st.tuples(st.integers(0, 150), st.integers(1, 9), st.integers(0, 4))
         ranges = [Range(*each) for each in draw(st.lists(pieces, min_size=1, max_size=4))]
     return EventPart(

@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.broker.views import Counters, Survey
+from headrace.log.catalog import Catalog
+from headrace.log.report import Damage, Loss
 from headrace.model.requests import Start
+from headrace.server.disk_health import DiskHealth
 from headrace.server.engine import Engine
 from headrace.server.lists import ReaderRow
 from headrace.server.metrics import BOUNDS_S, Histogram, Metrics
 from headrace.server.survey import Taken
 from tests.unit.broker.desk import Desk
+
+LOSS = Loss(Damage("b.seg", 0, 9, 1, 4), given_up=True)
 
 
 @dataclass
@@ -26,6 +31,8 @@ class StubLog:
     next_offset: int = 40
     durable_offset: int = 39
     failing: object | None = None
+    damage: list[Damage] = field(default_factory=lambda: [Damage("a.seg", 100, 150, 7, 3)])
+    catalog: Catalog = field(default_factory=lambda: Catalog(log=bytes(16), epoch=2, losses=(LOSS,)))
 
 
 @dataclass
@@ -34,6 +41,7 @@ class StubEngine:
     connections: int = 3
     refused_total: int = 2
     ready: bool = True
+    disk: DiskHealth = field(default_factory=DiskHealth)
     sync_seconds: Histogram = field(default_factory=Histogram)
     durable_seconds: Histogram = field(default_factory=Histogram)
 
