@@ -9,6 +9,7 @@ import importlib
 import os
 import random
 import resource
+import string
 from array import array
 from collections.abc import Iterator
 
@@ -129,14 +130,16 @@ def reason_by_protobuf(data: bytes) -> set[Reason]:
         return {Reason.NOT_PROTOBUF, Reason.NOT_UTF8}
     if has_group(data):
         return {Reason.NOT_PROTOBUF}
-    for name, empty, not_trimmed in (
-        (message.topic, Reason.TOPIC_EMPTY, Reason.TOPIC_NOT_TRIMMED),
-        (message.action, Reason.ACTION_EMPTY, Reason.ACTION_NOT_TRIMMED),
+    for name, empty, not_trimmed, character in (
+        (message.topic, Reason.TOPIC_EMPTY, Reason.TOPIC_NOT_TRIMMED, Reason.TOPIC_CHARACTER),
+        (message.action, Reason.ACTION_EMPTY, Reason.ACTION_NOT_TRIMMED, Reason.ACTION_CHARACTER),
     ):
         if not name:
             return {empty}
         if name != name.strip():
             return {not_trimmed}
+        if not set(name) <= set(string.ascii_letters + string.digits + "._-"):
+            return {character}
     return {Reason.FINE if len(message.payload) <= PAYLOAD_MAX else Reason.PAYLOAD_TOO_LARGE}
 
 

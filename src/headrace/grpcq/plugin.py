@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator
 from google.protobuf.compiler import plugin_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, MethodDescriptorProto, ServiceDescriptorProto
 
+from headrace.model.errors import BrokerError
+from headrace.protocols.grpcq.envelope import check_call
+
 SUFFIX = "_grpcq.py"
 
 _HEAD = '''\
@@ -70,11 +73,22 @@ _ENTRY = """\
 
 
 def generate(request: plugin_pb2.CodeGeneratorRequest) -> plugin_pb2.CodeGeneratorResponse:
-    """Answer protoc: one module for each file that has a service with a method a message can carry."""
+    """Answer protoc: one module for each file that has a service with a method a message can carry.
+
+    A service or method of a name that no call can have is reported as protoc wants it, and nothing is generated.
+    """
     response = plugin_pb2.CodeGeneratorResponse()
     response.supported_features = plugin_pb2.CodeGeneratorResponse.FEATURE_PROTO3_OPTIONAL
     modules = _modules(request.proto_file)
     by_name = {file.name: file for file in request.proto_file}
+    try:
+        for name in request.file_to_generate:
+            for service in by_name[name].service:
+                for method in _carried(service):
+                    check_call(_topic(by_name[name], service), method.name)
+    except BrokerError as error:
+        response.error = f"{name}: {error.detail}"
+        return response
     for name in request.file_to_generate:
         file = by_name[name]
         if any(_carried(service) for service in file.service):
@@ -90,7 +104,7 @@ def _module(file: FileDescriptorProto, modules: dict[str, tuple[str, str]]) -> I
     yield _HEAD.format(source=file.name, imports=f"\n{imports}").rstrip("\n") + "\n"
     comments = _comments(file)
     for place, service in services:
-        topic = f"{file.package}.{service.name}" if file.package else service.name
+        topic = _topic(file, service)
         known = {"name": service.name, "topic": topic}
         methods = [
             known
@@ -107,6 +121,10 @@ def _module(file: FileDescriptorProto, modules: dict[str, tuple[str, str]]) -> I
         yield from (_HANDLE.format(**method) for method in methods)
         yield _REGISTER.format(**known)
         yield from (_ENTRY.format(**method) for method in methods)
+
+
+def _topic(file: FileDescriptorProto, service: ServiceDescriptorProto) -> str:
+    return f"{file.package}.{service.name}" if file.package else service.name
 
 
 def _carried(service: ServiceDescriptorProto) -> list[MethodDescriptorProto]:

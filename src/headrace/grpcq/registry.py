@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message as ProtobufMessage
 
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import BrokerError, HeadraceError
+from headrace.protocols.grpcq.envelope import check_call
 
 Function = Callable[[Any, Any], Any]
 
@@ -57,8 +58,9 @@ class Registry:
     ) -> None:
         """Have `function(request, context)` handle a call; without a type the request is the payload's bytes.
 
-        Raises ValueError when the call has a handler already.
+        Raises ValueError when the call has a handler already, or a name that no call can have.
         """
+        _check(topic, action)
         if (topic, action) in self._handlers:
             raise ValueError(f"{topic}.{action} has a handler already")
         self._handlers[topic, action] = Handler(function, request_type.FromString if request_type is not None else None)
@@ -76,8 +78,9 @@ class Registry:
         return decorate
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Any]) -> None:
-        """As gRPC servers have it: the methods of one service, all at once."""
+        """As gRPC servers have it: the methods of one service, all at once. Raises ValueError as `register` does."""
         for action, found in method_handlers.items():
+            _check(service_name, action)
             self._handlers.setdefault((service_name, action), _of_grpc(service_name, action, found))
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
@@ -101,6 +104,13 @@ class Registry:
     def calls(self) -> list[tuple[str, str]]:
         """The calls that have a handler of their own, as (topic, action)."""
         return sorted(self._handlers)
+
+
+def _check(topic: str, action: str) -> None:
+    try:
+        check_call(topic, action)
+    except BrokerError as error:
+        raise ValueError(error.detail) from None
 
 
 def _of_grpc(topic: str, action: str, method: Any) -> Handler:

@@ -16,7 +16,7 @@ import cython  # type: ignore[import-untyped]
 from headrace.kernels.strides import alike, check_order, gather, interleave, numbered, words
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Buffer, Protocol
 from headrace.model.errors import BrokerError
-from headrace.model.names import TOPIC_SIZE_MAX, check_topic
+from headrace.model.names import NAME_SIZE_MAX, check_topic
 from headrace.model.parts import DISORDER, RECORD_HEADER_SIZE, MalformedPart
 from headrace.model.requests import Publish
 
@@ -200,7 +200,7 @@ def _find_group(data: Pointer, at: int, length: int, groups: list[Group], latest
     """The number of the group the PUBLISH frame at `at` belongs to; _NO_GROUP when the frame is not valid."""
     qos = data[at + 13]
     topic_size = data[at + 14] << 8 | data[at + 15]
-    if qos > 1 or topic_size == 0 or topic_size > TOPIC_SIZE_MAX or topic_size > length - 12:
+    if qos > 1 or topic_size == 0 or topic_size > NAME_SIZE_MAX or topic_size > length - 12:
         return _NO_GROUP
     prefix = bytes(data[at + 13 : at + 16 + topic_size])
     raw = prefix[3:]

@@ -13,7 +13,7 @@ import cython  # type: ignore[import-untyped]
 from headrace.kernels.blipmq import topic_name
 from headrace.kernels.fujin_collect import Collected, batch_header
 from headrace.model.batch import HEADER_SIZE, Buffer
-from headrace.model.names import TOPIC_SIZE_MAX
+from headrace.model.names import NAME_SIZE_MAX
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.model.requests import Publish
 
@@ -35,7 +35,7 @@ COMPILED: bool = cython.compiled
 _WRITE = 3
 _WRITTEN = 2
 _LEAST = 14
-_TOPIC_MAX = TOPIC_SIZE_MAX
+_TOPIC_MAX = NAME_SIZE_MAX
 _KEY_MAX = 0xFFFF
 _PART_AT = RECORD_HEADER_SIZE
 _TOPIC_AT = RECORD_HEADER_SIZE + HEADER_SIZE

@@ -7,7 +7,7 @@ cdef unsigned int _VARINT, _FIXED64, _BYTES, _FIXED32
 cdef unsigned int _ORIGINATOR, _TOPIC, _ACTION, _PAYLOAD, _MESSAGE_ID, _TIMESTAMP, _METADATA
 cdef bytes _ID_HEAD, _TOPIC_KEY, _ACTION_KEY, _ORIGINATOR_KEY
 cdef int _FINE, _NOT_PROTOBUF, _NOT_UTF8, _TOPIC_EMPTY, _TOPIC_NOT_TRIMMED, _ACTION_EMPTY, _ACTION_NOT_TRIMMED
-cdef int _PAYLOAD_TOO_LARGE, _KEY_TOO_LONG, _TOO_MANY
+cdef int _PAYLOAD_TOO_LARGE, _KEY_TOO_LONG, _TOO_MANY, _TOPIC_CHARACTER, _ACTION_CHARACTER
 
 cdef class Fields:
     cdef const unsigned char* data
@@ -59,7 +59,10 @@ cdef int _read_entry(Fields fields, Envelope found) except -1
 @cython.locals(i=Py_ssize_t)
 cdef bint _is_utf8(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 
-@cython.locals(first=cython.uint, last=cython.uint, text=str)
+@cython.locals(byte=cython.uint, letter=cython.bint)
+cdef bint _is_name(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
+
+@cython.locals(text=str)
 cdef bint _is_trimmed(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.locals(at=Py_ssize_t)

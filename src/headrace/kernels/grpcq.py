@@ -13,7 +13,14 @@ from typing import Any
 
 import cython  # type: ignore[import-untyped]
 
-from headrace.kernels.grpcq_envelope import ACTION_HEADER, ORIGINATOR_HEADER, TOPIC_HEADER, UUID_SIZE, Reason
+from headrace.kernels.grpcq_envelope import (
+    ACTION_HEADER,
+    NAME_CHARACTERS,
+    ORIGINATOR_HEADER,
+    TOPIC_HEADER,
+    UUID_SIZE,
+    Reason,
+)
 from headrace.model.batch import Buffer
 
 if cython.compiled:
@@ -27,6 +34,7 @@ _FINE, _NOT_PROTOBUF, _NOT_UTF8 = Reason.FINE, Reason.NOT_PROTOBUF, Reason.NOT_U
 _TOPIC_EMPTY, _TOPIC_NOT_TRIMMED = Reason.TOPIC_EMPTY, Reason.TOPIC_NOT_TRIMMED
 _ACTION_EMPTY, _ACTION_NOT_TRIMMED = Reason.ACTION_EMPTY, Reason.ACTION_NOT_TRIMMED
 _PAYLOAD_TOO_LARGE, _KEY_TOO_LONG, _TOO_MANY = Reason.PAYLOAD_TOO_LARGE, Reason.KEY_TOO_LONG, Reason.TOO_MANY
+_TOPIC_CHARACTER, _ACTION_CHARACTER = Reason.TOPIC_CHARACTER, Reason.ACTION_CHARACTER
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ORIGINATOR, _TOPIC, _ACTION, _PAYLOAD, _MESSAGE_ID, _TIMESTAMP, _METADATA = 1, 2, 3, 4, 5, 6, 7
 _KEY_SIZE_MAX = 0xFFFF
@@ -192,12 +200,14 @@ def _read_envelope(fields: Fields, found: Envelope, payload_max: int) -> int:
             found.timestamp = fields.value != 0
     if not found.topic_size:
         return _TOPIC_EMPTY
-    if not _is_trimmed(fields.data, found.topic_at, found.topic_at + found.topic_size):
-        return _TOPIC_NOT_TRIMMED
+    if not _is_name(fields.data, found.topic_at, found.topic_at + found.topic_size):
+        trimmed = _is_trimmed(fields.data, found.topic_at, found.topic_at + found.topic_size)
+        return _TOPIC_CHARACTER if trimmed else _TOPIC_NOT_TRIMMED
     if not found.action_size:
         return _ACTION_EMPTY
-    if not _is_trimmed(fields.data, found.action_at, found.action_at + found.action_size):
-        return _ACTION_NOT_TRIMMED
+    if not _is_name(fields.data, found.action_at, found.action_at + found.action_size):
+        trimmed = _is_trimmed(fields.data, found.action_at, found.action_at + found.action_size)
+        return _ACTION_CHARACTER if trimmed else _ACTION_NOT_TRIMMED
     return _FINE if found.payload_size <= payload_max else _PAYLOAD_TOO_LARGE
 
 
@@ -247,11 +257,21 @@ def _is_utf8(data: Pointer, at: int, end: int) -> bool:
     return True
 
 
+def _is_name(data: Pointer, at: int, end: int) -> bool:
+    """Whether a text has only characters that names may be made of."""
+    if cython.compiled:
+        while at < end:
+            byte = data[at]
+            letter = 97 <= byte <= 122 or 65 <= byte <= 90
+            if not (letter or 48 <= byte <= 57 or byte == 45 or byte == 46 or byte == 95):
+                return False
+            at += 1
+        return True
+    return not bytes(data[at:end]).translate(None, NAME_CHARACTERS)
+
+
 def _is_trimmed(data: Pointer, at: int, end: int) -> bool:
     """Whether a text that is not empty neither begins nor ends with white space."""
-    first, last = data[at], data[end - 1]
-    if first > 0x20 and last > 0x20 and first < 0x80 and last < 0x80:
-        return True
     text = bytes(data[at:end]).decode()
     return text == text.strip()
 

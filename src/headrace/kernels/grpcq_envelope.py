@@ -17,6 +17,12 @@ class Reason(IntEnum):
     PAYLOAD_TOO_LARGE = 7
     KEY_TOO_LONG = 8
     TOO_MANY = 9
+    TOPIC_CHARACTER = 10
+    ACTION_CHARACTER = 11
+
+
+NAME_CHARACTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+"""What the document lets names of queues and topics be made of; actions are names of methods and need no more."""
 
 
 TOPIC_HEADER = b"grpcq-topic"

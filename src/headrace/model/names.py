@@ -1,10 +1,16 @@
-"""What a topic may be called. A topic name is data, never a path."""
+"""What a topic may be called. A topic name is data, never a path.
+
+The prefix of a topic of dead letters does not count: whatever may be published to has dead letters that can be read.
+"""
 
 from headrace.model.errors import BrokerError, Code
 
 TOPIC_SIZE_MAX = 1024
 OWN_PREFIX = "$"
 DEAD_PREFIX = "$dead."
+NAME_SIZE_MAX = TOPIC_SIZE_MAX + len(DEAD_PREFIX)
+"""The size of the longest name there is, in bytes: what a door reads before it looks at what the name says."""
+
 REDRIVEN_TOPIC = "$redriven"
 
 
@@ -17,7 +23,7 @@ def check_topic(name: str) -> str:
         raise BrokerError(Code.INVALID, "empty topic")
     if not name.isprintable():
         raise BrokerError(Code.INVALID, "topic has unprintable characters")
-    if len(name.encode()) > TOPIC_SIZE_MAX:
+    if len(name.removeprefix(DEAD_PREFIX).encode()) > TOPIC_SIZE_MAX:
         raise BrokerError(Code.INVALID, f"topic longer than {TOPIC_SIZE_MAX} bytes")
     return name
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headrace.model.batch import Buffer
 from headrace.model.errors import BrokerError, Code, HeadraceError
-from headrace.model.names import TOPIC_SIZE_MAX
+from headrace.model.names import DEAD_PREFIX, NAME_SIZE_MAX, TOPIC_SIZE_MAX
 
 ID_SIZE_MAX = 1024
 IDS_MAX = 16384
@@ -26,6 +26,7 @@ MESSAGE_ID_SIZE = 8
 
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
+_DEAD = DEAD_PREFIX.encode()
 _TAGGED = struct.Struct(">BI")
 _TAGGED_COUNT = struct.Struct(">BII")
 
@@ -138,6 +139,17 @@ class Cursor:
         at = self.skip(size)
         return bytes(self.data[at : at + size])
 
+    def topic(self) -> bytes:
+        """A topic's name. Raises TooLong from its size and, where it matters, whether it begins as dead letters do."""
+        size, size_max = self.u32(), TOPIC_SIZE_MAX
+        if TOPIC_SIZE_MAX < size <= NAME_SIZE_MAX:
+            at = self.skip(len(_DEAD))
+            if self.data[at : self.at] == _DEAD:
+                size_max = NAME_SIZE_MAX
+            self.at = at
+        self.at -= 4
+        return self.string("topic", size_max)
+
     def error(self) -> str | None:
         """The text of an error, None where there is none. Raises BrokerError when it is neither."""
         flag = self.u8()
@@ -188,13 +200,13 @@ def decode_connect_writer(cursor: Cursor) -> int | bytes:
 
 def decode_connect_reader(cursor: Cursor) -> ConnectReader:
     """What a CONNECT READER asks for."""
-    return ConnectReader(cursor.u8(), cursor.u8(), cursor.string("topic", TOPIC_SIZE_MAX))
+    return ConnectReader(cursor.u8(), cursor.u8(), cursor.topic())
 
 
 def size_behind_topic(cursor: Cursor) -> int:
     """The four bytes behind a WRITE's topic, which tell whether it carries headers: see `tells_headers`."""
     cursor.u32()
-    cursor.string("topic", TOPIC_SIZE_MAX)
+    cursor.topic()
     return cursor.u32()
 
 
@@ -209,7 +221,7 @@ def tells_headers(size: int) -> bool:
 def decode_write(cursor: Cursor, *, with_headers: bool, headers_max: int, message_max: int) -> Write:
     """What a WRITE carries."""
     correlation_id = cursor.u32()
-    topic = cursor.string("topic", TOPIC_SIZE_MAX)
+    topic = cursor.topic()
     strings = _decode_strings(cursor, headers_max) if with_headers else []
     return Write(correlation_id, topic, strings, cursor.string("message", message_max))
 

@@ -4,7 +4,7 @@ import re
 
 from google.protobuf.message import DecodeError
 
-from headrace.kernels.grpcq_envelope import Reason
+from headrace.kernels.grpcq_envelope import NAME_CHARACTERS, Reason
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import DEAD_PREFIX, check_topic
 from headrace.protocols.grpcq.grpcq_pb2 import Message
@@ -12,7 +12,8 @@ from headrace.protocols.grpcq.grpcq_pb2 import Message
 PAYLOAD_MAX = 262_144
 NOT_A_MESSAGE = "not a grpcq.Message"
 
-_QUEUE = re.compile(r"[A-Za-z0-9._-]+")
+_FOREIGN = re.compile(f"[^{re.escape(NAME_CHARACTERS.decode())}]")
+_ALLOWED = "letters (a to z), digits, '.', '_' and '-' only"
 _TEXTS = {
     Reason.TOPIC_EMPTY: "topic must not be empty",
     Reason.TOPIC_NOT_TRIMMED: "topic must not begin or end with white space",
@@ -29,8 +30,10 @@ def check_queue(name: str) -> str:
 
     Raises BrokerError(INVALID).
     """
-    if not _QUEUE.fullmatch(name):
-        raise BrokerError(Code.INVALID, f"bad queue name {name[:100]!r}: letters, digits, '.', '_' and '-' only")
+    if not name:
+        raise BrokerError(Code.INVALID, f"bad queue name '': it must not be empty; {_ALLOWED}")
+    if foreign := _FOREIGN.search(name):
+        raise _foreign("bad queue name", name, foreign)
     return check_topic(name)
 
 
@@ -48,16 +51,26 @@ def check_message(message: Message, payload_max: int = PAYLOAD_MAX) -> None:
 
     Raises BrokerError(INVALID), or BrokerError(LIMIT) for too large a payload.
     """
-    for name, empty, not_trimmed in (
-        (message.topic, Reason.TOPIC_EMPTY, Reason.TOPIC_NOT_TRIMMED),
-        (message.action, Reason.ACTION_EMPTY, Reason.ACTION_NOT_TRIMMED),
+    check_call(message.topic, message.action)
+    if len(message.payload) > payload_max:
+        raise payload_too_large(message, payload_max)
+
+
+def check_call(topic: str, action: str) -> None:
+    """Refuse what the document lets no service and no method be called.
+
+    Raises BrokerError(INVALID).
+    """
+    for what, name, empty, not_trimmed in (
+        ("topic", topic, Reason.TOPIC_EMPTY, Reason.TOPIC_NOT_TRIMMED),
+        ("action", action, Reason.ACTION_EMPTY, Reason.ACTION_NOT_TRIMMED),
     ):
         if not name:
             raise refusal(empty)
         if name != name.strip():
             raise refusal(not_trimmed)
-    if len(message.payload) > payload_max:
-        raise payload_too_large(message, payload_max)
+        if foreign := _FOREIGN.search(name):
+            raise _foreign(what, name, foreign)
 
 
 def decode(data: bytes) -> Message:
@@ -74,6 +87,22 @@ def decode(data: bytes) -> Message:
 def refusal(reason: Reason) -> BrokerError:
     """The error for an envelope that is not right in this way; a payload's size has its own."""
     return BrokerError(Code.INVALID, _TEXTS[reason])
+
+
+def foreign_character(data: bytes) -> BrokerError:
+    """The error for an envelope whose topic or action has a character that no name may have."""
+    try:
+        message = decode(data)
+        check_call(message.topic, message.action)
+    except BrokerError as error:
+        return error
+    return BrokerError(Code.INVALID, f"topic and action may have {_ALLOWED}")
+
+
+def _foreign(what: str, name: str, foreign: re.Match[str]) -> BrokerError:
+    """The error that names the first character that may not be there."""
+    detail = f"{what} {name[:100]!r} has {foreign[0]!r} at {foreign.start()}: {_ALLOWED}"
+    return BrokerError(Code.INVALID, detail)
 
 
 def payload_too_large(message: Message, payload_max: int) -> BrokerError:

@@ -5,7 +5,7 @@ from headrace.kernels.grpcq_envelope import UUID_SIZE, Reason
 from headrace.model.batch import HEADER, HEADER_SIZE, PART_BATCH, Column, Protocol, padded
 from headrace.model.errors import BrokerError, Code
 from headrace.model.parts import RECORD_HEADER_SIZE
-from headrace.protocols.grpcq.envelope import check_queue, payload_too_large, refusal
+from headrace.protocols.grpcq.envelope import check_queue, foreign_character, payload_too_large, refusal
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 
 COUNT_MAX = 65_536
@@ -102,9 +102,11 @@ def uuids(entropy: bytes) -> bytes:
 
 def _refusal(request: bytes, scan: Scan, payload_max: int) -> BrokerError:
     """Why the call is refused; only here is an envelope decoded."""
+    culprit = request[scan.failed_at : scan.failed_at + scan.failed_size]
     if scan.reason == Reason.PAYLOAD_TOO_LARGE:
-        culprit = request[scan.failed_at : scan.failed_at + scan.failed_size]
         error = payload_too_large(Message.FromString(culprit), payload_max)
+    elif scan.reason in (Reason.TOPIC_CHARACTER, Reason.ACTION_CHARACTER):
+        error = foreign_character(culprit)
     else:
         error = refusal(Reason(scan.reason))
     return BrokerError(error.code, f"message {scan.failed}: {error.detail}")
