@@ -20,7 +20,7 @@ from headrace.model.batch import (
     build_batch,
     padded,
 )
-from headrace.model.names import TOPIC_SIZE_MAX
+from headrace.model.names import NAME_SIZE_MAX
 
 MALFORMED = "headrace-malformed"
 """The header that tells why a message was not delivered."""
@@ -136,7 +136,7 @@ def _made(batch: Batch, first: int, run: list[tuple[bytes, bytes, Headers, str]]
     if fault:
         headers = tuple([*each, (MALFORMED, fault.encode())] for each in headers)
     part = build_batch(
-        batch.topic.encode()[:TOPIC_SIZE_MAX].decode(errors="ignore") or "?",
+        batch.topic.encode()[:NAME_SIZE_MAX].decode(errors="ignore") or "?",
         values,
         timestamp_us=_time(batch.timestamp_us),
         qos=min(batch.qos, 1),
