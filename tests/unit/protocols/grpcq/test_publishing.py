@@ -8,7 +8,7 @@ from headrace.kernels.grpcq_envelope import Reason
 from headrace.model.batch import Batch, Column, Protocol
 from headrace.model.errors import BrokerError, Code
 from headrace.model.parts import RECORD_HEADER_SIZE
-from headrace.protocols.grpcq.envelope import check_message, check_queue, check_source, refusal
+from headrace.protocols.grpcq.envelope import check_message, check_queue, check_source, foreign_character, refusal
 from headrace.protocols.grpcq.errors import STATUS
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 from headrace.protocols.grpcq.publishing import COUNT_MAX, Publishing, uuids
@@ -145,8 +145,16 @@ def test_a_message_is_judged_the_same_by_producer_and_broker() -> None:
 
 
 def test_every_reason_has_a_text() -> None:
-    for reason in set(Reason) - {Reason.FINE, Reason.PAYLOAD_TOO_LARGE, Reason.TOO_MANY}:
+    named = {Reason.PAYLOAD_TOO_LARGE, Reason.TOPIC_CHARACTER, Reason.ACTION_CHARACTER}
+    for reason in set(Reason) - {Reason.FINE, Reason.TOO_MANY} - named:
         assert refusal(reason).detail
+
+
+@pytest.mark.parametrize(("topic", "action"), [("a b", "c"), ("a", "c/d"), ("\x00", "c"), ("a", "ü")])
+def test_a_foreign_character_is_named(topic: str, action: str) -> None:
+    data = Message(topic=topic, action=action).SerializeToString()
+    wrong = next(each for each in topic + action if not (each.isascii() and each.isalnum()))
+    assert f"has {wrong!r}" in foreign_character(data).detail
 
 
 def test_every_code_has_a_status() -> None:
