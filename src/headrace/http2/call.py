@@ -10,6 +10,7 @@ from headrace.http2.streams import Stream
 from headrace.model.batch import Buffer
 
 if TYPE_CHECKING:
+    from headrace.http2.calls import Calls
     from headrace.http2.connection import Connection
 
 
@@ -22,13 +23,20 @@ class Call:
     """
 
     __slots__ = (
-        "_callbacks", "_connection", "begun", "certificate_name", "deadline", "ended", "half_closed", "identity",
-        "incoming", "initial_metadata", "metadata", "method", "peer", "reader", "reserved", "size", "stream", "task",
-        "touched", "trailing_metadata", "writer",
+        "_callbacks", "_calls", "_connection", "begun", "certificate_name", "deadline", "ended", "gave_up",
+        "half_closed", "identity", "incoming", "initial_metadata", "metadata", "method", "peer", "reader", "reserved",
+        "size", "stream", "task", "touched", "trailing_metadata", "writer",
     )  # fmt: skip
 
     def __init__(
-        self, connection: "Connection", stream: Stream, asked: Asked, size: int, identity: Any, now: float
+        self,
+        connection: "Connection",
+        calls: "Calls",
+        stream: Stream,
+        asked: Asked,
+        size: int,
+        identity: Any,
+        now: float,
     ) -> None:
         self.method: str = asked.method
         self.metadata: Metadata = asked.metadata
@@ -40,9 +48,10 @@ class Call:
         self.trailing_metadata: Metadata = {}
         self.begun = False
         self.ended = False
+        self.gave_up = False
         self.half_closed = stream.remote_ended
         self.stream = stream
-        self.incoming = Incoming(connection.message_max(identity), asked.encoding)
+        self.incoming = Incoming(calls.message_max(identity), asked.encoding)
         self.task: asyncio.Task[None] | None = None
         self.touched: float | None = now
         self.size = size
@@ -50,6 +59,7 @@ class Call:
         self.reader: asyncio.Future[None] | None = None
         self.writer: asyncio.Future[None] | None = None
         self._connection = connection
+        self._calls = calls
         self._callbacks: list[Callable[[], None]] = []
 
     @property
@@ -81,7 +91,7 @@ class Call:
             finally:
                 self.reader = None
         message, size = self.incoming.take()
-        self._connection.taken(self, size)
+        self._calls.taken(self, size)
         return message
 
     async def write(self, *pieces: Buffer) -> None:
@@ -89,9 +99,9 @@ class Call:
 
         Raises GrpcError(CANCELLED) once the call has ended.
         """
-        self._connection.send_message(self, pieces)
-        if self._connection.behind(self):
-            await self._connection.caught_up(self)
+        self._calls.send_message(self, pieces)
+        if self._calls.behind(self):
+            await self._calls.caught_up(self)
 
     async def writable(self) -> None:
         """Wait until the connection has room for answers: to be called before a big one is made.

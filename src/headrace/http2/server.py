@@ -105,10 +105,10 @@ class GrpcServer:
         for connection in list(self.connections):
             connection.abort("the server stops")
 
-    def revoke(self, still_valid: Callable[[Any], bool]) -> None:
+    def revoke(self, still_valid: Callable[[Any], bool], cause: str = "revoked") -> None:
         """End what belongs to identities no longer valid: their calls at once, connections that are only theirs."""
         for connection in list(self.connections):
-            connection.revoke(still_valid)
+            connection.calls.revoke(still_valid, cause)
 
     # who is there
 
@@ -148,7 +148,7 @@ class GrpcServer:
             self.dismiss_address(address)
             return
         tunnel = transport.get_extra_info("ssl_object")
-        connection.certificate_name = _common_name(transport.get_extra_info("peercert"))
+        connection.certificate_name = common_name(transport.get_extra_info("peercert"))
         connection.connection_made(transport)
         if tunnel is None or tunnel.selected_alpn_protocol() != "h2":
             connection.abort("does not ask for h2")
@@ -234,10 +234,8 @@ class _Arrival(asyncio.Protocol):
         self._server.greet(raw, address)
 
 
-def _common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """The subject's common name in what `SSLObject.getpeercert()` returns; None without one."""
-    for relative_name in (certificate or {}).get("subject", ()):
-        for name, value in relative_name:
-            if name == "commonName" and value:
-                return str(value)
-    return None
+def common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """The subject's common name in what `SSLObject.getpeercert()` returns; None without one, or with several."""
+    relative_names = (certificate or {}).get("subject", ())
+    found = [str(value) for pairs in relative_names for name, value in pairs if name == "commonName"]
+    return found[0] or None if len(found) == 1 else None

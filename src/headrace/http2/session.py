@@ -16,6 +16,8 @@ from headrace.model.batch import Buffer
 DATA_FRAME_MAX = 256 * 1024
 """The largest frame we send, whatever the peer takes: others have their turn in between."""
 CLOSED_KEPT = 256
+ENDED, RESET, ANSWERED = range(3)
+"""How a stream was closed: by the peer's own end, so nothing more may come; by us; by an answer it may not know of."""
 CONTINUATIONS_MAX = 32
 NOISE_BURST, NOISE_RATE = 1000, 200.0
 """Frames that bring nothing: pings, priorities, empty DATA, credit nobody needs."""
@@ -57,7 +59,7 @@ class Session:
         self._block_own = False
         self._continuations = 0
         self._last = 0
-        self._closed: dict[int, bool] = {}
+        self._closed: dict[int, int] = {}
         self._leaving: int | None = None
         self._last_taken = 0
         self._left = self._target = frames.WINDOW_DEFAULT
@@ -146,7 +148,7 @@ class Session:
         stream = self.streams.get(number)
         if stream is None or stream.remote_ended:
             self._drop(size)
-            if stream is not None or not self._closed.get(number, self._must_be_closed(number)):
+            if stream is not None or not self._passed_over(number, flags):
                 raise StreamError(frames.STREAM_CLOSED, "data after the end")
             return
         stream.left -= size
@@ -172,7 +174,7 @@ class Session:
         if not number & 1:
             raise Http2Error(frames.PROTOCOL_ERROR, "HEADERS on a stream no client opens")
         stream = self.streams.get(number)
-        if stream is None and number <= self._last and not self._closed.get(number, False):
+        if stream is None and number <= self._last and self._closed.get(number, ENDED) == ENDED:
             raise Http2Error(frames.STREAM_CLOSED, "HEADERS on a stream that has ended")
         if stream is not None and stream.remote_ended:
             raise Http2Error(frames.STREAM_CLOSED, "HEADERS after the end of the request")
@@ -214,19 +216,19 @@ class Session:
         try:
             request = self._headers.request(block)
         except StreamError:
-            self._closed[number] = not ended
+            self._closed[number] = ENDED if ended else RESET
             raise
         if self._leaving is not None:
-            self._remember(number, not ended)
+            self._remember(number, ENDED if ended else RESET)
             return
         if self._block_own:
-            self._remember(number, not ended)
+            self._remember(number, ENDED if ended else RESET)
             raise StreamError(frames.PROTOCOL_ERROR, "a stream that depends on itself")
         if len(self.streams) >= self.streams_max:
-            self._remember(number, not ended)
+            self._remember(number, ENDED if ended else RESET)
             raise StreamError(frames.REFUSED_STREAM, "too many streams")
         if ended and request.content_length:
-            self._remember(number, False)
+            self._remember(number, ENDED)
             raise StreamError(frames.PROTOCOL_ERROR, "no body, though content-length announces one")
         stream = self.streams[number] = Stream(number, self._peer_window, self._window)
         stream.expected = request.content_length
@@ -259,7 +261,7 @@ class Session:
         self._give_up("calls given up")
         stream = self.streams.get(number)
         if stream is not None:
-            self._forget(stream, tolerant=False)
+            self._forget(stream, ENDED)
             self.events.append(Reset(stream, frames.U32.unpack(payload)[0]))
 
     def _on_settings(self, flags: int, number: int, payload: memoryview) -> None:
@@ -348,11 +350,17 @@ class Session:
             raise StreamError(frames.FLOW_CONTROL_ERROR, "a window of more than 2^31-1")
         self._may_send(stream)
 
-    def _must_be_closed(self, number: int) -> bool:
-        """For a stream that is not remembered: whether what comes for it is to be passed over. Never idle ones."""
+    def _passed_over(self, number: int, flags: int) -> bool:
+        """Whether data for a stream that is not open may have been sent before its end was known."""
         if not number or number > self._last or not number & 1:
             raise Http2Error(frames.PROTOCOL_ERROR, "data for a stream nobody opened")
-        return False
+        how = self._closed.get(number, ENDED)
+        if how == ANSWERED:
+            # "A server can send a complete response before the client sends an entire request": it need not go on
+            self._closed[number] = ENDED if flags & frames.END_STREAM else RESET
+            if not flags & frames.END_STREAM:
+                self._out.append(frames.rst_stream(number, frames.NO_ERROR))
+        return how != ENDED
 
     def _bother(self, what: str) -> None:
         if not self._noise.spend(self._now):
@@ -370,19 +378,19 @@ class Session:
             self.reset(stream, error.code)
             self.events.append(Reset(stream, error.code))
             return
-        self._remember(number, self._closed.get(number, False))
+        self._remember(number, self._closed.get(number, ENDED))
         self._out.append(frames.rst_stream(number, error.code))
 
-    def _remember(self, number: int, tolerant: bool) -> None:
+    def _remember(self, number: int, how: int) -> None:
         """Know for a while how a stream ended: whether more of it may still be on its way."""
-        self._closed[number] = tolerant
+        self._closed[number] = how
         if len(self._closed) > CLOSED_KEPT:
             del self._closed[next(iter(self._closed))]
 
-    def _forget(self, stream: Stream, *, tolerant: bool) -> None:
+    def _forget(self, stream: Stream, how: int) -> None:
         if self.streams.pop(stream.id, None) is None:
             return
-        self._remember(stream.id, tolerant)
+        self._remember(stream.id, how)
         self._sendable.pop(stream, None)
         self.queued -= stream.queued
         stream.queue.clear()
@@ -460,8 +468,7 @@ class Session:
     def reset(self, stream: Stream, code: int) -> None:
         """End a stream at once."""
         if stream.id in self.streams:
-            tolerant = not stream.remote_ended
-            self._forget(stream, tolerant=tolerant)
+            self._forget(stream, ENDED if stream.remote_ended else RESET)
             self._out.append(frames.rst_stream(stream.id, code))
 
     def ping(self) -> None:
@@ -532,9 +539,4 @@ class Session:
 
     def _end(self, stream: Stream) -> None:
         stream.local_ended = True
-        if not stream.remote_ended:
-            # "A server can send a complete response before the client sends an entire request": it need not go on
-            self._out.append(frames.rst_stream(stream.id, frames.NO_ERROR))
-            self._forget(stream, tolerant=True)
-        else:
-            self._forget(stream, tolerant=False)
+        self._forget(stream, ENDED if stream.remote_ended else ANSWERED)

@@ -97,11 +97,6 @@ class Authorities:
         return builder.extension_policies(ca_policy=_AUTHORITY, ee_policy=leaf)
 
 
-def common_name_of(pem: bytes) -> str | None:
-    """The common name of the subject of a certificate in PEM; None without one, or with several."""
-    return _common_name(x509.load_pem_x509_certificate(pem))
-
-
 def _common_name(certificate: x509.Certificate) -> str | None:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) or None if len(names) == 1 else None

@@ -13,9 +13,9 @@ from functools import partial
 
 from headrace.auth import ANONYMOUS, KEY_SIZE_MIN, KEY_SIZE_SAFE, Identity, Keyring, short_keys
 from headrace.config import DEV_KEY, Address, Config, ConfigError, KeyEntry
+from headrace.http2 import common_name
 from headrace.model.errors import BrokerError, Code
 from headrace.protocols.sspq import SspqSession, SspqSettings
-from headrace.server.tls import common_name
 
 SECTIONS = {"fujin_tcp": "fujin", "grpc": "grpcq"}
 KEYLESS = ("sspq", "fujin", "fujin_tcp")

@@ -201,7 +201,7 @@ class Node:
         if (at := self._opens("fujin_tcp")) is not None:
             await self._listen(tls_door(config, at, self.engine, terms, bounds), at, "tls")
         if (at := self._opens("grpc")) is not None:
-            grpc = grpc_door(config, self.queues, terms.keyring)
+            grpc = grpc_door(config, self.queues, self.entrances["grpc"])
             await self._listen(grpc, at, "grpcs" if tls else "grpc")
         if (at := self._opens("http")) is not None:
             app = build_app(

@@ -15,8 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.auth import Identity
 from headrace.config import Address, TlsSection
+from headrace.http2 import common_name
 from headrace.server.doors import REVOKED
-from headrace.server.tls import common_name, server_context
+from headrace.server.tls import server_context
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

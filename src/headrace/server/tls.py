@@ -1,12 +1,10 @@
-"""TLS contexts for listeners and clients, and who is behind a client certificate.
+"""TLS contexts for listeners and clients.
 
 TLS 1.3 only. Knows files and `ssl`; nothing of protocols.
 """
 
 import ssl
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from headrace.config import TlsSection
 from headrace.model.errors import HeadraceError
@@ -48,13 +46,6 @@ def client_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """The subject's common name in what `SSLObject.getpeercert()` returns; None without one, or with several."""
-    relative_names = (certificate or {}).get("subject", ())
-    found = [str(value) for pairs in relative_names for name, value in pairs if name == "commonName"]
-    return found[0] or None if len(found) == 1 else None
 
 
 def _load_chain(context: ssl.SSLContext, cert: Path | str, key: Path | str) -> None:

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from headrace.config import TlsSection
+from headrace.http2 import common_name
 from headrace.server.dev_certificate import dev_certificate
-from headrace.server.tls import TlsError, client_context, common_name, server_context
+from headrace.server.tls import TlsError, client_context, server_context
 
 NOW = datetime.datetime.now(datetime.UTC)
 

@@ -4,12 +4,12 @@ import uuid
 
 import pytest
 
+from headrace.http2.status import STATUS
 from headrace.kernels.grpcq_envelope import Reason
 from headrace.model.batch import Batch, Column, Protocol
 from headrace.model.errors import BrokerError, Code
 from headrace.model.parts import RECORD_HEADER_SIZE
 from headrace.protocols.grpcq.envelope import check_message, check_queue, check_source, foreign_character, refusal
-from headrace.protocols.grpcq.errors import STATUS
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 from headrace.protocols.grpcq.publishing import COUNT_MAX, Publishing, uuids
 from headrace.protocols.grpcq.queues_pb2 import PublishRequest
