@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from headrace.feed.client import FeedClient
-from headrace.feed.messages import FromBroker, Lines, Listening, Open, Reply, Request, Subscriptions, encode, from_feed
+from headrace.feed.messages import (
+    FromBroker,
+    Lines,
+    Listening,
+    Open,
+    Pong,
+    Reply,
+    Request,
+    Subscriptions,
+    encode,
+    from_feed,
+)
 
 KEY = "test-key"
 
@@ -72,6 +83,8 @@ class Feeding:
                 if isinstance(message, Listening):
                     self.listening = message
                     self._said.set()
+                    continue
+                if isinstance(message, Pong):
                     continue
                 self.asked.append(message)
                 answer = self.subscriptions if isinstance(message, Subscriptions) else {}

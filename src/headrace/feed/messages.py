@@ -2,8 +2,8 @@
 
 Both ends read this file; it knows no socket and no process. A line is one message and ends with a newline. The feed
 asks (`Request`), numbering its questions; the broker answers each with a `Reply` of the same number, in any order.
-Beside that the broker says `Open` once, when the log may be read, and `Keys` when they change; the feed says
-`Listening` once.
+Beside that the broker says `Open` once, when the log may be read, `Keys` when they change, and `Ping` now and then; the
+feed says `Listening` once, and `Pong`.
 """
 
 from collections.abc import Iterator
@@ -83,6 +83,14 @@ class Listening(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="
     failure: str = ""
 
 
+class Ping(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="ping"):
+    """Are you there? Answered with a `Pong` at once; a feed that does not is started anew."""
+
+
+class Pong(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="pong"):
+    """I am."""
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="commit"):
     """Make everything staged visible. `publish` and `subscribe` are the owner's scopes: where it may write, and whose
     dead letters it may mark as redriven.
@@ -136,8 +144,8 @@ class Subscriptions(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", t
 
 
 Request = Commit | Abort | Committed | Report | Subscriptions
-FromBroker = Open | Keys | Reply
-FromFeed = Listening | Request
+FromBroker = Open | Keys | Ping | Reply
+FromFeed = Listening | Pong | Request
 
 T = TypeVar("T")
 

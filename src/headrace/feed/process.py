@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.auth import BadKeyEntry, Keyring
 from headrace.feed.access import Access
 from headrace.feed.link import Link
-from headrace.feed.messages import BadLine, Keys, Listening, Open
+from headrace.feed.messages import BadLine, Keys, Listening, Open, Ping, Pong
 from headrace.feed.messages import Subscriptions as ListSubscriptions
 from headrace.feed.server import FeedServer, Tls
 from headrace.feed.subscriptions import Subscriptions
@@ -40,11 +40,15 @@ class Process:
             for message in self._link.news():
                 if isinstance(message, Open) and self._server is None and not self._open(message):
                     return 1
+                if isinstance(message, Ping):
+                    self._link.say(Pong())
                 if isinstance(message, Keys) and self._access is not None:
                     self._access.keyring = Keyring.from_settings(message.api_keys, message.certificates)
         except (BadLine, BadKeyEntry) as error:
             log.error("feed.nonsense", extra={"cause": str(error)})
             return 1
+        except ConnectionError:
+            return 0
         return 0
 
     def _open(self, opening: Open) -> bool:

@@ -16,6 +16,8 @@ from headrace.feed.messages import (
     FromBroker,
     Lines,
     Listening,
+    Ping,
+    Pong,
     Reply,
     Report,
     Request,
@@ -49,6 +51,7 @@ class Channel:
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(REQUESTS_MAX)
         self._draining = False
+        self.unanswered = 0
 
     async def run(self) -> None:
         """Serve until the other end is closed or says something that makes no sense."""
@@ -71,6 +74,16 @@ class Channel:
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
+    def ping(self) -> None:
+        """Ask whether the process is there; `unanswered` counts how often nothing came back."""
+        self.unanswered += 1
+        self.send(Ping())
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the feed has said where."""
+        return self._listening.done()
+
     async def listening(self) -> Listening:
         """Where the feed listens, once it says so."""
         return await asyncio.shield(self._listening)
@@ -87,6 +100,9 @@ class Channel:
         if isinstance(message, Listening):
             if not self._listening.done():
                 self._listening.set_result(message)
+            return
+        if isinstance(message, Pong):
+            self.unanswered = 0
             return
         await self._places.acquire()
         task = asyncio.create_task(self._serve(message))

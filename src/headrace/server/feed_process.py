@@ -1,4 +1,4 @@
-"""The feed process: told when the log may be read, watched, started again when it dies.
+"""The feed process: told when the log may be read, watched, started again when it dies or hangs.
 
 How it is started is told by `feed_child`; what is asked over the socket is `channel`'s business. The feed ends by
 itself when its socket is closed, so it outlives neither a stop nor the death of the broker.
@@ -22,6 +22,8 @@ BACKOFF_S = 0.1
 BACKOFF_S_MAX = 10.0
 STEADY_S = 60.0
 LISTENING_S = 30.0
+PING_EVERY_S = 2.0
+UNANSWERED_MAX = 6
 EXIT_S = 5.0
 log = logging.getLogger("headrace.feed")
 
@@ -36,13 +38,17 @@ class FeedProcess:
     `open` it when the log is recovered, `stop` it at the end.
     """
 
-    def __init__(self, child: FeedChild | None = None, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self, child: FeedChild | None = None, command: Sequence[str] = COMMAND, *, ping_every_s: float = PING_EVERY_S
+    ) -> None:
         self._command = command
         self._child = child or start_feed(command)
         self._channel: Channel | None = None
         self._opening: Open | None = None
         self._talking: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._ping_every_s = ping_every_s
 
     @property
     def pid(self) -> int | None:
@@ -58,6 +64,7 @@ class FeedProcess:
         port = await self._begin(answer)
         self._opening = msgspec.structs.replace(opening, port=port)
         self._supervisor = asyncio.create_task(self._supervise(answer), name="feed-supervisor")
+        self._watch = asyncio.create_task(self._ping(), name="feed-watch")
         return port
 
     def take_keys(self, auth: AuthSection) -> None:
@@ -70,10 +77,10 @@ class FeedProcess:
 
     async def stop(self, timeout_s: float) -> None:
         """Let requests under way be answered, then end the process."""
-        if self._supervisor is not None:
-            self._supervisor.cancel()
+        for task in filter(None, (self._watch, self._supervisor)):
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._supervisor
+                await task
         if self._channel is not None:
             await self._channel.drain(timeout_s)
         self._child.end.close()
@@ -112,6 +119,23 @@ class FeedProcess:
             except (OSError, FeedFailed) as error:
                 log.error("feed.failed", extra={"cause": str(error)})
                 self._child.process.kill()
+
+    async def _ping(self) -> None:
+        """Ask now and then whether the process answers, and end one that does not: then it is started again.
+
+        Questions are counted, not seconds, so that a broker that stood still itself blames nobody.
+        """
+        while True:
+            await asyncio.sleep(self._ping_every_s)
+            channel = self._channel
+            if channel is None or not channel.is_listening:
+                continue
+            if channel.unanswered >= UNANSWERED_MAX:
+                log.error("feed.hangs", extra={"pid": self.pid, "unanswered": channel.unanswered})
+                channel.unanswered = 0
+                self._child.process.kill()
+            else:
+                channel.ping()
 
     async def _reap(self) -> int:
         """Wait for the process to end, not for ever; its exit code."""

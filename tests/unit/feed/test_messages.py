@@ -14,6 +14,8 @@ from headrace.feed.messages import (
     Lines,
     Listening,
     Open,
+    Ping,
+    Pong,
     Receipt,
     Reply,
     encode,
@@ -25,11 +27,13 @@ RECEIPT = Receipt(writer="w", batch=1, part="p", file="f", rows=1, bytes=2, crc=
 TO_FEED: list[FromBroker] = [
     Open(log="log", staging="staging", host="::1", port=0, api_keys=("k", KeyEntry(name="ann", key="secret"))),
     Keys(api_keys=("k",)),
+    Ping(),
     Reply(id=7, ok={"replayed": False}),
     Reply(id=8, code="invalid", detail="no\nnewline gets out"),
 ]
 TO_BROKER: list[FromFeed] = [
     Listening(port=8815),
+    Pong(),
     Commit(id=1, owner="ann", subscribe=("*",), writer="w", batch=1, staged=(RECEIPT,)),
 ]
 

@@ -17,6 +17,8 @@ from headrace.feed.messages import (
     Lines,
     Listening,
     Open,
+    Ping,
+    Pong,
     Report,
     Subscriptions,
     encode,
@@ -61,6 +63,8 @@ def main() -> None:
             case Keys():
                 assert notes is not None
                 (notes / "keys").write_text(f"{len(message.api_keys)}")
+            case Ping():
+                say(channel, Pong())
             case reply:
                 assert notes is not None
                 with (notes / "replies").open("a") as file:

@@ -92,6 +92,32 @@ async def test_one_that_dies_at_once_is_tried_again_until_it_can(feed: FeedProce
     await eventually(lambda: lines(tmp_path / "opened", 2))
 
 
+async def test_one_that_hangs_is_noticed_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    feed = FeedProcess(command=CHILD, ping_every_s=0.02)
+    try:
+        await feed.open(opening(tmp_path), answer)
+        hung = feed.pid
+        assert hung is not None
+        os.kill(hung, signal.SIGSTOP)
+        _, after = await eventually(lambda: lines(tmp_path / "opened", 2))
+        assert after[0] != str(hung)
+        assert [message for message in caplog.messages if message == "feed.hangs"] == ["feed.hangs"]
+    finally:
+        await feed.stop(1.0)
+
+
+async def test_one_that_answers_is_left_alone(tmp_path: Path) -> None:
+    feed = FeedProcess(command=CHILD, ping_every_s=0.002)
+    try:
+        await feed.open(opening(tmp_path), answer)
+        first = feed.pid
+        await eventually(lambda: lines(tmp_path / "replies", 3))
+        assert lines(tmp_path / "opened", 2) is None
+        assert feed.pid == first
+    finally:
+        await feed.stop(1.0)
+
+
 async def test_a_stop_ends_it(feed: FeedProcess, tmp_path: Path) -> None:
     await feed.open(opening(tmp_path), answer)
     await feed.stop(1.0)
