@@ -160,6 +160,7 @@ class GrpcServer:
             raw.set_protocol(connection)
             connection.connection_made(raw)
             return connection
+        raw.pause_reading()  # nobody listens yet: what came now would be lost
         task = asyncio.get_running_loop().create_task(self.shake_hands(raw, address))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
