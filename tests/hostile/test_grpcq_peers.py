@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from headrace.protocols.grpcq.client import GrpcqClient, Refused
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 from headrace.protocols.grpcq.queues_pb2 import Delivery, PublishRequest, StreamRequest
+from tests.harness.http2 import Peer
 from tests.harness.served import Served, served
 
 MIB = 1 << 20
+HEALTH = "/grpc.health.v1.Health/Check"
 PUBLISH = "/headrace.grpcq.v1.Queues/Publish"
 STREAM = "/headrace.grpcq.v1.Queues/Stream"
 AUTHORIZED = (("authorization", "Bearer dev-key"),)
@@ -196,6 +199,36 @@ async def test_guessing_keys_gets_nowhere(broker: Served, bystander: GrpcqClient
         for _ in range(100):
             with pytest.raises(Refused, match="UNAUTHENTICATED"):
                 await guesser.consume("calm")
+
+
+async def test_what_strangers_send_is_not_kept(broker: Served, bystander: GrpcqClient) -> None:
+    before = broker.resident_bytes()
+
+    async def check(wire: Any, size: int) -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await wire.unary_unary(HEALTH)(bytes(size))
+
+    async with AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(channel(broker)) for _ in range(20)]
+        for _ in range(5):
+            await asyncio.gather(*(check(wire, 4_000_000) for wire in wires))
+        await check(wires[0], 256 * MIB)
+    assert broker.resident_bytes() - before < 16 * MIB
+
+
+async def test_a_thousand_half_messages_of_known_peers_are_bounded(broker: Served, bystander: GrpcqClient) -> None:
+    before = broker.resident_bytes()
+    peers = [await Peer.dial(broker.ports["grpc"]) for _ in range(1000)]
+    for peer in peers:
+        half = b"\0" + (4 * MIB).to_bytes(4) + bytes(16_000)
+        await peer.send(peer.wire.headers(1, PUBLISH, AUTHORIZED[0]) + peer.wire.data(1, half))
+    for peer in peers:
+        peer.writer.write(peer.wire.data(1, bytes(48_000)))
+    await bystander.publish("calm2", [message(b"still here")])
+    assert broker.resident_bytes() - before < 300 * MIB
+    for peer in peers:
+        await peer.close()
+    await bystander.publish("calm2", [message(b"still here")])
 
 
 def open_files(broker: Served) -> int:

@@ -14,6 +14,7 @@ from headrace.http2.calls import Calls
 from headrace.http2.frames import Http2Error
 from headrace.http2.room import FIRST_WINDOW
 from headrace.http2.session import EVENTS_MAX, Session
+from headrace.http2.status import GrpcError, Status
 from headrace.http2.streams import Stream
 
 if TYPE_CHECKING:
@@ -147,13 +148,20 @@ class Connection(asyncio.BufferedProtocol):
         self._work(memoryview(rest))
 
     async def room(self) -> None:
-        """Return when the connection's unsent answers are below their bound, one caller at a time."""
+        """Return when the connection's unsent answers are below their bound, one caller at a time.
+
+        Raises GrpcError when the peer does not read.
+        """
         if self.session.queued < self._limits.write_buffer_max and not self._gate:
             return
         turn = self._loop.create_future()
         self._gate.append(turn)
         self.flush_soon()
-        await turn
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await turn
+        except TimeoutError:
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, "the stream is not being read") from None
 
     def flush_soon(self) -> None:
         """Write at the end of this turn of the loop."""

@@ -110,6 +110,11 @@ class GrpcServer:
         for connection in list(self.connections):
             connection.calls.revoke(still_valid, cause)
 
+    @property
+    def held(self) -> int:
+        """Bytes of requests here or promised to be taken in, and of answers not sent, by our own count."""
+        return self.ledger.promised + sum(connection.session.held for connection in self.connections)
+
     # who is there
 
     def admit_address(self, address: str) -> bool:
@@ -144,14 +149,14 @@ class GrpcServer:
             self.dismiss_address(address)
             raw.abort()
             return
-        if transport is None or transport.is_closing():
+        tunnel = transport.get_extra_info("ssl_object") if transport is not None else None
+        if transport is None or tunnel is None or tunnel.selected_alpn_protocol() != "h2":
+            self.tell("http2.refused", peer=address, cause="does not ask for h2")
             self.dismiss_address(address)
+            raw.abort()
             return
-        tunnel = transport.get_extra_info("ssl_object")
         connection.certificate_name = common_name(transport.get_extra_info("peercert"))
         connection.connection_made(transport)
-        if tunnel is None or tunnel.selected_alpn_protocol() != "h2":
-            connection.abort("does not ask for h2")
 
     def greet(self, raw: asyncio.Transport, address: str) -> Connection | None:
         """Begin with a newcomer: at once, or None when TLS comes first."""

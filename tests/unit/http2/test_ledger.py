@@ -10,7 +10,8 @@ LIMIT, SHARE = 100, 50
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcd"), st.integers(1, 60)), max_size=60))
 def test_what_is_promised_is_bounded_and_given_back(steps: list[tuple[bool, str, int]]) -> None:
-    ledger, held = Ledger(LIMIT, SHARE), {name: [] for name in "abcd"}  # type: dict[str, list[int]]
+    ledger = Ledger(LIMIT, SHARE)
+    held: dict[str, list[int]] = {name: [] for name in "abcd"}
     for taking, who, size in steps:
         if taking:
             before = ledger.promised
