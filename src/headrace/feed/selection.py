@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.auth import Identity
+from headrace.feed.patterns import matcher
 from headrace.feed.ticket import Ticket
 from headrace.log.committed import Committed
 from headrace.model.errors import BrokerError, Code, HeadraceError
@@ -63,16 +64,15 @@ class Topics(dict[bytes, int]):
 def wanted(ticket: Ticket, identity: Identity) -> Callable[[str], bool] | None:
     """Whether a topic is to be read, by its name; None when every topic is.
 
-    Raises BrokerError(FORBIDDEN) for topics named that the identity may not read; of those that merely match a pattern
-    it gets what it may read.
+    Raises BrokerError: FORBIDDEN for topics named that the identity may not read, INVALID for a pattern that is none. Of
+    topics that merely match one the identity gets what it may read.
     """
     if ticket.topics is not None:
         for topic in ticket.topics:
             if not identity.may_subscribe(topic):
                 raise BrokerError(Code.FORBIDDEN, f"not allowed to read {topic}")
         return frozenset(ticket.topics).__contains__
-    pattern = ticket.matcher()
-    if pattern is not None:
-        match = pattern.fullmatch
-        return lambda topic: match(topic) is not None and identity.may_subscribe(topic)
+    if ticket.pattern is not None:
+        matches = matcher(ticket.pattern)
+        return lambda topic: identity.may_subscribe(topic) and matches(topic)
     return None if "*" in identity.subscribe.patterns else identity.may_subscribe

@@ -1,7 +1,6 @@
 """What a reader asks the feed for, as JSON. Knows the standard library only, so that it can be shipped anywhere."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
@@ -21,7 +20,8 @@ class BadTicket(ValueError):
 class Ticket:
     """Rows of one stream with offsets from `start` up to, not including, `end`.
 
-    `topics` and `pattern` (a regular expression for the whole name) choose topics, None for both means all of them.
+    `topics` and `pattern` (a regular expression in RE2's syntax, for the whole name) choose topics, None for both means
+    all of them; whether the pattern is one is for the feed to say.
     Without `start` it is the oldest offset kept, without `end` the newest there is when the feed is asked. `skip` rows
     of the event at `start` are left out: a reader that was cut off in the middle of one goes on behind them.
     `lossy` passes over offsets that are gone instead of failing. `events` names the events wanted, None means all.
@@ -57,18 +57,8 @@ class Ticket:
         for name in ("lossy", "envelopes"):
             if not isinstance(getattr(self, name), bool):
                 raise BadTicket(f"{name} must be true or false")
-        self.matcher()
-
-    def matcher(self) -> "re.Pattern[str] | None":
-        """The pattern, compiled. Raises BadTicket when it is no regular expression."""
-        if self.pattern is None:
-            return None
-        if not isinstance(self.pattern, str) or len(self.pattern) > PATTERN_SIZE_MAX:
+        if self.pattern is not None and not _is_short_text(self.pattern):
             raise BadTicket(f"pattern must be text of at most {PATTERN_SIZE_MAX} characters")
-        try:
-            return re.compile(self.pattern)
-        except re.error as error:
-            raise BadTicket(f"pattern {self.pattern!r}: {error}") from error
 
     def over(self, start: int, end: int) -> "Ticket":
         """The same for another range."""
@@ -105,6 +95,10 @@ def _names(name: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, list | tuple) or not all(isinstance(n, str) for n in given):
         raise BadTicket(f"{name} must be a list of names")
     return tuple(given)
+
+
+def _is_short_text(given: Any) -> bool:
+    return isinstance(given, str) and len(given) <= PATTERN_SIZE_MAX
 
 
 def _check_offset(name: str, value: Any) -> None:

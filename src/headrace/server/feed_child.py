@@ -23,12 +23,16 @@ class FeedChild:
     end: socket.socket
 
 
+NEEDED = ("pyarrow", "re2")
+
+
 def feed_installed() -> bool:
     """Whether what the feed needs is installed; says so in the log if it is not."""
-    if importlib.util.find_spec("pyarrow") is not None:
-        return True
-    log.warning("feed.unavailable", extra={"cause": "pyarrow is missing", "hint": "pip install 'headrace[feed]'"})
-    return False
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        cause = f"{' and '.join(missing)} missing"
+        log.warning("feed.unavailable", extra={"cause": cause, "hint": "pip install 'headrace[feed]'"})
+    return not missing
 
 
 def start_feed(command: Sequence[str] = COMMAND) -> FeedChild:

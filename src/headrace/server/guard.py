@@ -24,6 +24,7 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 METRICS_PATH = "/metrics"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 BODY_TIMEOUT_S = 10.0
+BODY_TOTAL_S = 60.0
 SECURITY_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -33,6 +34,7 @@ SECURITY_HEADERS = {
     "x-frame-options": "DENY",
 }
 log = logging.getLogger("headrace.http")
+_LENGTH_DIGITS = 19
 
 
 class Refusal(Exception):
@@ -91,10 +93,13 @@ class Guard:
         headers = Headers(scope=scope)
         certificate = self._certificate(scope)
         scope["headrace.identity"] = identity = self._identify(scope["path"], headers, certificate)
+        peer = scope.get("headrace.peer")
+        if identity is not None and peer is not None and not peer.recognise():
+            raise Refusal(503, "too many connections; keep fewer, and use them again")
         if scope["method"] not in SAFE_METHODS:
             _check_origin(scope["scheme"], headers)
-        announced = headers.get("content-length", "0")
-        if announced.isdigit() and int(announced) > self._settings.body_max:
+        announced = headers.get("content-length", "0").lstrip("0")
+        if len(announced) > _LENGTH_DIGITS or (announced.isdecimal() and int(announced) > self._settings.body_max):
             raise Refusal(413, f"the body is larger than {self._settings.body_max} bytes")
         return [each for each in (identity, certificate) if each is not None]
 
@@ -128,19 +133,23 @@ class Guard:
 
 
 class _Body:
-    """Receives a body no larger than allowed, from a peer that keeps sending."""
+    """Receives a body no larger than allowed, from a peer that keeps sending and comes to an end."""
 
     def __init__(self, receive: Receive, body_max: int) -> None:
         self._receive = receive
         self._left = body_max
         self._limit = body_max
         self._complete = False
+        self._deadline: float | None = None
 
     async def __call__(self) -> MutableMapping[str, Any]:
         if self._complete:
             return await self._receive()
+        now = asyncio.get_running_loop().time()
+        if self._deadline is None:
+            self._deadline = now + BODY_TOTAL_S
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout_at(min(self._deadline, now + BODY_TIMEOUT_S)):
                 message = await self._receive()
         except TimeoutError:
             raise Refusal(408, "the body did not arrive in time") from None

@@ -208,7 +208,7 @@ class Node:
                 self.engine, terms.keyring, config.http, self.queues, self._marks,
                 certified=bool(config.tls.client_ca), reload=self.reload,
             )  # fmt: skip
-            self._http = await serve_http(app, at, config.tls if tls else None)
+            self._http = await serve_http(app, at, config.tls if tls else None, limits)
             self.endpoints["http"] = _url("https" if tls else "http", self._http.address)
         if self.feed is not None and (at := self._opens("flight")) is not None:
             await self._open_feed(self.feed, at)

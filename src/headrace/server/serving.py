@@ -1,22 +1,26 @@
 """Runs an ASGI application on uvicorn inside our own event loop: our signals, our sockets, our stop.
 
-Knows nothing of what the application does.
+Knows nothing of what the application does, but that it may say whom it has recognised: until then a connection is a
+stranger's, and strangers are few. Each costs at most a request's head and what one read brings.
 """
 
 import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.auth import Identity
-from headrace.config import Address, TlsSection
+from headrace.config import Address, LimitsSection, TlsSection
 from headrace.http2 import common_name
 from headrace.server.doors import REVOKED
+from headrace.server.lobby import Lobby, Room, Visit
 from headrace.server.tls import server_context
 
 if TYPE_CHECKING:
@@ -24,10 +28,15 @@ if TYPE_CHECKING:
 
 HEAD_SIZE_MAX = 32768
 HEAD_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 60.0
 KEEP_ALIVE_S = 30
-CONNECTIONS_MAX = 512
+STRANGERS_MAX = 256
+STRANGERS_TLS_MAX = 128
+MOMENT_S = 0.1
+LOOK_AGAIN_S = 0.01
 STOP_TIMEOUT_S = 5
 DATE_EVERY_S = 1.0
+ACCEPT_AGAIN_S = 0.1
 log = logging.getLogger("headrace.http")
 
 
@@ -50,7 +59,9 @@ class HttpServer:
         await self._task
 
 
-async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = None) -> HttpServer:
+async def serve_http(
+    app: "ASGIApp", address: Address, tls: TlsSection | None = None, limits: LimitsSection | None = None
+) -> HttpServer:
     """Serve the application; returns once it is listening.
 
     It finds its `Peer` in the scope as "headrace.peer".
@@ -58,6 +69,13 @@ async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = 
     """
     context = server_context(tls) if tls is not None else None
     listener = await _bind(address)
+    bounds = limits or LimitsSection()
+    room = Room(
+        strangers_max=STRANGERS_MAX if context is None else STRANGERS_TLS_MAX,
+        moment_s=MOMENT_S,
+        callers_max=bounds.connections_max,
+        callers_per_address_max=bounds.connections_per_address_max,
+    )
     config = uvicorn.Config(
         app,
         http=_Patience,
@@ -68,13 +86,11 @@ async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = 
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS_MAX,
         timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=HEAD_SIZE_MAX,
-        ssl_context_factory=(lambda _config, _default: context) if context is not None else None,
     )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    server = _Server(config, listener, context, Lobby(room))
+    task = asyncio.create_task(server.serve(), name="http")
     listening = asyncio.create_task(server.listening.wait())
     await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -85,22 +101,34 @@ async def serve_http(app: "ASGIApp", address: Address, tls: TlsSection | None = 
 
 
 class Peer:
-    """Whoever is at the other end of a connection: the common name of its certificate, and who asks at the moment."""
+    """Whoever is at the other end of a connection: the common name of its certificate, and who asks at the moment.
 
-    __slots__ = ("asking", "certificate")
+    `recognise` is called once somebody showed a key; whether there is room for one more who did.
+    """
 
-    def __init__(self, certificate: str | None) -> None:
+    __slots__ = ("asking", "certificate", "recognise")
+
+    def __init__(self, certificate: str | None, recognise: Callable[[], bool]) -> None:
         self.certificate = certificate
+        self.recognise = recognise
         self.asking: list[Identity] = []
 
 
 class _Server(uvicorn.Server):
     """A server that leaves signals to the process that embeds it, says when it listens, and is told when to stop."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, tls: ssl.SSLContext | None, lobby: Lobby
+    ) -> None:
         super().__init__(config)
+        self.servers = []
         self.listening = asyncio.Event()
         self._leaving = asyncio.Event()
+        self._listener = listener
+        self._tls = tls
+        self._lobby = lobby
+        self._greetings: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
 
     def connections(self) -> "list[_Patience]":
         """Everybody who is connected."""
@@ -117,9 +145,50 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say so."""
-        await super().startup(sockets)
+        """Begin to listen, and say so. Every connection is taken in by ourselves, before TLS or HTTP is spoken."""
+        self._accepting = asyncio.create_task(self._accept(), name="http.accept")
+        self.started = True
         self.listening.set()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while (wait_s := self._lobby.opens_at() - loop.time()) > 0:  # noqa: ASYNC110 - who leaves tells nobody
+                await asyncio.sleep(min(wait_s, LOOK_AGAIN_S))
+            try:
+                connection, peer = await loop.sock_accept(self._listener)
+            except OSError as error:
+                if self.should_exit:
+                    return
+                log.warning("http.accept_failed", extra={"cause": str(error)})
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            visit = self._lobby.enter(peer[0], loop.time(), partial(_shut, connection))
+            greeting = asyncio.create_task(self._greet(connection, visit))
+            self._greetings.add(greeting)
+            greeting.add_done_callback(self._greetings.discard)
+
+    async def _greet(self, connection: socket.socket, visit: Visit) -> None:
+        """Make the connection speak HTTP, over TLS if so configured; a stranger may be sent away at any time."""
+
+        def protocol() -> _Patience:
+            patience = _Patience(self.config, self.server_state, {})
+            patience.welcome(self._lobby, visit)
+            return patience
+
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=HEAD_TIMEOUT_S if self._tls is not None else None,
+            )
+        except OSError:
+            self._lobby.gone(visit)
+        except asyncio.CancelledError:
+            _shut(connection)
+            raise
 
     async def main_loop(self) -> None:
         """Keep the date of replies right until told to stop."""
@@ -132,10 +201,12 @@ class _Server(uvicorn.Server):
 
         As uvicorn does it, only that it sleeps a tenth of a second first, whether anybody is there or not.
         """
-        for listening in self.servers:
-            listening.close()
-        for listener in sockets or ():
-            listener.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait({self._accepting})
+        self._listener.close()
+        for greeting in self._greetings:
+            greeting.cancel()
         connections = self.connections()
         for connection in connections:
             connection.shutdown()
@@ -150,17 +221,35 @@ class _Server(uvicorn.Server):
 
 
 class _Patience(H11Protocol):
-    """HTTP/1.1 for peers that send a whole request head in time; the rest is cut off."""
+    """HTTP/1.1 for peers that send a whole request head in time and read what they are sent; others are cut off."""
 
     _head_deadline: asyncio.TimerHandle | None = None
+    _write_deadline: asyncio.TimerHandle | None = None
+
+    def welcome(self, lobby: Lobby, visit: Visit) -> None:
+        """Whose connection this is going to be."""
+        self._lobby = lobby
+        self._visit = visit
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer that owes a request head from now on."""
         self.lost = asyncio.Event()
-        self.peer = Peer(common_name(transport.get_extra_info("peercert")))
+        certificate = common_name(transport.get_extra_info("peercert"))
+        self.peer = Peer(certificate, partial(self._lobby.recognise, self._visit))
         self.app = _introduced(self.app, self.peer)
         super().connection_made(transport)
         self._watch()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: for a while it may be slow."""
+        super().pause_writing()
+        if self._write_deadline is None:
+            self._write_deadline = self.loop.call_later(WRITE_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The peer has read nearly everything."""
+        super().resume_writing()
+        self._read_up()
 
     def data_received(self, data: bytes) -> None:
         """Part of a request, or all of it."""
@@ -170,8 +259,10 @@ class _Patience(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer is gone."""
         self.lost.set()
+        self._lobby.gone(self._visit)
         super().connection_lost(exc)
         self._forget()
+        self._read_up()
 
     def revoke(self, still_valid: Callable[[Identity], bool]) -> None:
         """Cut the peer off if somebody asks by it who would not get in any more."""
@@ -191,6 +282,11 @@ class _Patience(H11Protocol):
         elif self._head_deadline is None and self.timeout_keep_alive_task is None:
             self._head_deadline = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
 
+    def _read_up(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
     def _forget(self) -> None:
         if self._head_deadline is not None:
             self._head_deadline.cancel()
@@ -206,6 +302,12 @@ def _introduced(app: Any, peer: Peer) -> Any:
         await app(scope, receive, send)
 
     return introduced
+
+
+def _shut(connection: socket.socket) -> None:
+    """End a connection whose transport, if it has one yet, will find out by itself."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 async def _bind(address: Address) -> socket.socket:

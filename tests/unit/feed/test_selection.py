@@ -1,12 +1,16 @@
 """Ranges among the offsets there are, topics among those somebody may read."""
 
+import sys
+
 import pytest
 
 from headrace.auth import Identity, Scope
+from headrace.feed.patterns import matcher
 from headrace.feed.selection import OffsetsGone, Range, Topics, range_of, wanted
 from headrace.feed.ticket import Ticket
 from headrace.log.committed import Committed
-from headrace.model.errors import BrokerError
+from headrace.model.errors import BrokerError, Code
+from headrace.model.names import TOPIC_SIZE_MAX
 
 LOG = Committed(1, 10, 50, 1)
 CLERK = Identity("clerk", subscribe=Scope(["orders", "pay*"]))
@@ -67,3 +71,40 @@ def test_topics_are_numbered_as_they_are_met() -> None:
     topics = Topics(lambda name: name != "b")
     assert [topics[name] for name in (b"a", b"b", b"c", b"a", b"\xff")] == [0, -1, 1, 0, 2]
     assert topics.names == ["a", "c", "\N{REPLACEMENT CHARACTER}"]
+
+
+PATTERNS = ["(a*)*b", "(a|aa)+$", "(.*.*.*)*x", "a{500}", "a?" * 300 + "a" * 300, "(?i)" + "[a-z]*" * 200] + [
+    f"({'a|' * n}a)*b" for n in (2, 50, 400)
+]
+"""Those that some matcher takes time without end for."""
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_pattern_takes_more_than_its_size_for_each_letter(pattern: str) -> None:
+    assert matcher(pattern)("a" * TOPIC_SIZE_MAX) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("(", "missing"),
+        ("a(?=b)", "perl operator"),
+        (r"(a)\1", "escape sequence"),
+        ("(" * 4000, "missing|nesting"),
+        ("(((a{100}){100}){100})", "repetition|too"),
+        ("[a-z\u00e0-\uffff]{900}", "too"),
+        ("\ud800", "not Unicode"),
+    ],
+)
+def test_a_pattern_that_is_none_or_too_big_is_refused_with_the_reason(pattern: str, said: str) -> None:
+    with pytest.raises(BrokerError, match=said) as refused:
+        wanted(Ticket(pattern=pattern), CLERK)
+    assert refused.value.code is Code.INVALID
+
+
+def test_without_re2_patterns_are_refused_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher.cache_clear()
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert wanted(Ticket(topics=("orders",)), CLERK) is not None
+    with pytest.raises(BrokerError, match="google-re2"):
+        wanted(Ticket(pattern="orders"), CLERK)
