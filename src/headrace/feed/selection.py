@@ -64,8 +64,8 @@ class Topics(dict[bytes, int]):
 def wanted(ticket: Ticket, identity: Identity) -> Callable[[str], bool] | None:
     """Whether a topic is to be read, by its name; None when every topic is.
 
-    Raises BrokerError: FORBIDDEN for topics named that the identity may not read, INVALID for a pattern that is none. Of
-    topics that merely match one the identity gets what it may read.
+    Raises BrokerError: FORBIDDEN for topics named that the identity may not read, INVALID for a pattern that is none.
+    Of topics that merely match one the identity gets what it may read.
     """
     if ticket.topics is not None:
         for topic in ticket.topics:

@@ -171,7 +171,7 @@ class _Server(uvicorn.Server):
     async def _greet(self, connection: socket.socket, visit: Visit) -> None:
         """Make the connection speak HTTP, over TLS if so configured; a stranger may be sent away at any time."""
 
-        def protocol() -> _Patience:
+        def _protocol() -> _Patience:
             patience = _Patience(self.config, self.server_state, {})
             patience.welcome(self._lobby, visit)
             return patience
@@ -179,7 +179,7 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
-                protocol,
+                _protocol,
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=HEAD_TIMEOUT_S if self._tls is not None else None,
