@@ -14,6 +14,14 @@ TIMEOUT_S = 30
 PAGE = 500
 
 
+class Missing(Failure):
+    """The broker has not found it; `next` is where to look further, if there is more to look through."""
+
+    def __init__(self, cause: str, following: int | None = None) -> None:
+        super().__init__(cause)
+        self.next = following
+
+
 class ApiClient:
     """One connection to the API, kept open from request to request."""
 
@@ -100,8 +108,11 @@ class ApiClient:
         return found
 
     def _refusal(self, method: str, path: str, status: int, data: bytes) -> Failure:
+        following = None
         try:
-            said = json.loads(data)["error"]
+            told = json.loads(data)
+            said = told["error"]
+            following = told.get("next")
         except (ValueError, KeyError, TypeError):
             said = data.decode(errors="replace").strip() or http.client.responses.get(status, "")
         if status in (401, 403):
@@ -110,7 +121,7 @@ class ApiClient:
                 "Give one with --key or HEADRACE_KEY; `headrace keys new` makes one.",
             )
         if status == http.client.NOT_FOUND:
-            return Failure(said)
+            return Missing(said, following)
         return Failure(f"the broker refused {method} {path}: {said} ({status})")
 
 

@@ -245,8 +245,9 @@ class Api:
             if by_id:
                 place, reached, complete = await tracer.by_id(which, number(request, "from", 0))
                 if place is None:
-                    refusal = f"no message with this id below offset {reached}"
-                    return document({"error": refusal, "next": None if complete else reached}, 404)
+                    if complete:
+                        raise BrokerError(Code.UNKNOWN, "there is no message with this id")
+                    return document({"error": f"no message with this id below offset {reached}", "next": reached}, 404)
             else:
                 place = tracer.at(int(which)) if len(which) <= OFFSET_DIGITS else None
                 if place is None:

@@ -64,6 +64,7 @@ def build_app(
             Exception: _broken,
         },
     )
+    app.router.redirect_slashes = False
     return Guard(app, keyring, settings, certified=certified)
 
 

@@ -55,8 +55,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class Life(msgspec.Struct, frozen=True, kw_only=True):
     """A message and what happened to it, in the order of the log.
 
-    `complete` is false when the walk stopped at its cost limit, or at more events than are told at once; what lies
-    behind `walked_to` was not looked at.
+    `complete` is false when the walk stopped at its cost limit, or at more events than are told at once: what lies
+    behind `walked_to` was not looked at. Otherwise nothing behind it is about the message.
     """
 
     message: MessageView
@@ -124,7 +124,8 @@ class Tracer:
         await self._add_redrives(message, steps)
         view = message_view(batch, index, value_max=VALUE_SHOWN_MAX)
         complete = (walk.complete or finished) and not cut
-        return Life(message=view, events=steps, complete=complete, walked_to=walk.position)
+        walked_to = max([message.offset, *(step.offset for step in steps)]) + 1 if complete else walk.position
+        return Life(message=view, events=steps, complete=complete, walked_to=walked_to)
 
     async def _settled_in(self, message: Message, turns: Turns) -> set[int] | None:
         """The subscriptions that are done with the message; None while one is not, for then more may follow."""

@@ -14,7 +14,7 @@ from headrace.log import Log, Record
 from headrace.model.batch import Batch, Message, Protocol
 
 SLICE_S = 0.002
-SLICE_STEPS = 1024
+SLICE_STEPS = 256
 STEP_BYTES = 4096
 RECORD_COST = 4096
 
