@@ -44,7 +44,7 @@ class Web:
     """One application. `routes` are all it has, so that none is forgotten."""
 
     def __init__(self, node: Node, keyring: Keyring, settings: HttpSection | None = None) -> None:
-        self.app = build_app(node.engine, lambda: keyring, settings or HttpSection(), node.queues)
+        self.app = build_app(node.engine, lambda: keyring, settings or HttpSection(), node.queues, reload=lambda: "")
         inner = cast(Starlette, cast(Any, self.app)._app)
         self.routes = [cast(Route, route) for route in inner.routes]
 

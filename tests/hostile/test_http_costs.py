@@ -29,8 +29,8 @@ LARGE = 3 << 20
 TOPICS = 3000
 SUBSCRIPTIONS = 2500
 READERS = 250
-STEPS_MAX = 8 * SLICE_STEPS + 4 * LARGE // STEP_BYTES
-"""A slice, of which a step may look at a topic from some sides, and the large batches it begins and ends with."""
+STEPS_MAX = 4 * SLICE_STEPS + 4 * LARGE // STEP_BYTES
+"""A slice, of which a thing may be looked at from some sides, and the large batches it begins and ends with."""
 
 
 class Meter:

@@ -53,7 +53,7 @@ async def browse(
         if not page.add(message_view(batch, index, value_max=value_max, states=states, states_left_out=left_out)):
             break
         reached = offset + 1
-        await turns.step(value_max)
+        await turns.step(value_max, 1 + len(shown))
     return reached
 
 

@@ -163,7 +163,8 @@ async def _topic_row(engine: Engine, name: str, turns: Turns) -> TopicRow | None
             in_flight += info.in_flight
             if info.name:
                 shared.add(info.name)
-        await turns.step()
+        await turns.step(things=2)
+    await turns.step(things=5)
     return TopicRow(
         topic=name,
         messages=log.count_from(name, 0),

@@ -27,9 +27,9 @@ class Turns:
         self._began = perf_counter()
         self._steps = 0
 
-    async def step(self, size: int = 0) -> None:
-        """One step is done, with so many bytes looked at: pause if the slice is over. To be called after each."""
-        steps = 1 + size // STEP_BYTES
+    async def step(self, size: int = 0, things: int = 1) -> None:
+        """So many things and bytes have been looked at: pause if the slice is over. To be called after each few."""
+        steps = things + size // STEP_BYTES
         self.total += steps
         self._steps += steps
         if self._steps >= SLICE_STEPS or perf_counter() - self._began > SLICE_S:
