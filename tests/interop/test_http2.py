@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.http2 import Call, GrpcError, GrpcServer, Http2Limits, Metadata, Status
+from headrace.protocols.grpcq.grpcq_pb2 import Message
+from headrace.protocols.grpcq.queues_pb2 import PublishRequest
+from tests.harness.authority import Authority
+from tests.harness.served import served
 
 SOURCE = Path(__file__).parent / "grpc"
 SPEC = "github.com/summerwind/h2spec/cmd/h2spec"
@@ -86,3 +90,35 @@ async def test_grpc_go_calls_and_streams(address: str, tmp_path: Path) -> None:
     assert await client(*unary, "-calls", "5", "-size", f"{MIB}", key="wrong") == refused
     large = {"same": 0, "failed": {f"ResourceExhausted: Received message larger than max ({9 * MIB} vs. {8 * MIB})": 2}}
     assert await client(*unary, "-calls", "2", "-size", f"{9 * MIB}") == large
+
+
+async def test_grpc_go_publishes_to_a_broker_that_asks_for_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = str(authority.issue_for_a_server())
+    program, body = await built(tmp_path, "."), tmp_path / "request"
+    envelope = Message(topic="a.B", action="C", payload=b"x")
+    body.write_bytes(PublishRequest(queue="q", messages=[envelope.SerializeToString()]).SerializeToString())
+    config = tmp_path / "headrace.toml"
+    config.write_text(
+        f'[listen]\ngrpc = "127.0.0.1:0"\n[auth]\ncertificates = ["worker"]\n'
+        f'[tls]\ncert = "{server}"\nkey = "{server}"\nclient_ca = "{authority.path}"\n'
+    )
+    with served(tmp_path, "--config", str(config), dev=False, LISTEN__GRPC="127.0.0.1:0") as broker:
+        assert broker.endpoints["grpc"].startswith("grpcs://")
+
+        async def publish(certificate: Path, workers: int) -> dict[str, Any]:
+            code, said = await run(
+                program, "-at", f"127.0.0.1:{broker.ports['grpc']}", "-ca", str(authority.path),
+                "-cert", str(certificate), "-unary", "/headrace.grpcq.v1.Queues/Publish", "-body", str(body),
+                "-calls", "100", "-workers", str(workers),
+            )  # fmt: skip
+            assert code == 0, said
+            found: dict[str, Any] = json.loads(said)
+            return found
+
+        for _ in range(10):
+            assert await publish(authority.issue("worker"), 10) == {"same": 0, "failed": {}}
+        unnamed = "no entry of auth.certificates or auth.api_keys names the certificate 'intruder'"
+        assert await publish(authority.issue("intruder"), 1) == {
+            "same": 0, "failed": {f"Unauthenticated: {unnamed}": 100},
+        }  # fmt: skip

@@ -60,13 +60,11 @@ class Connection(asyncio.BufferedProtocol):
     # the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello; what came in before this is worked off."""
+        """Say hello."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.arrived(self)
         self.wake_at(self.arrived + min(self._limits.auth_timeout_s, self._limits.idle_ping_s))
         self.flush()
-        if self._rest:
-            self._again()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for the next read: behind what is left of the last."""
@@ -80,9 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         view = self._server.arena_view[:filled]
         self._heard = self.now = self._loop.time()
         self._pinged = False
-        if self._transport is None:
-            self._rest = bytes(view)
-        elif not self.closing:
+        if not self.closing:
             self._work(view)
 
     def eof_received(self) -> bool:

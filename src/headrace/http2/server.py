@@ -20,6 +20,7 @@ from headrace.http2.status import GrpcError, Metadata, Status
 
 ARENA_SIZE = 256 * 1024
 BACKLOG = 1024
+ACCEPT_AGAIN_S = 0.1
 
 Admit = Callable[[str, Metadata, str, str | None], Any]
 """Who makes a call: method, metadata, the peer's address and its certificate's common name in, an identity out.
@@ -76,7 +77,7 @@ class GrpcServer:
         self._tls = tls
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
-        self._server: asyncio.Server | None = None
+        self._accepting: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address really bound.
@@ -84,14 +85,15 @@ class GrpcServer:
         Raises OSError when it cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Arrival(self), host, port, backlog=BACKLOG)
-        address = self._server.sockets[0].getsockname()
+        listeners = await _bound(host, port)
+        self._accepting = [loop.create_task(self._accept(each), name="http2-accept") for each in listeners]
+        address = listeners[0].getsockname()
         return address[0], address[1]
 
     def stop_listening(self) -> None:
         """Refuse newcomers; those who are there go on."""
-        if self._server is not None:
-            self._server.close()
+        for accepting in self._accepting:
+            accepting.cancel()
 
     async def close(self, timeout_s: float) -> None:
         """Take no new calls, wait for those there are, and cut off what is left when the time is up."""
@@ -100,6 +102,7 @@ class GrpcServer:
             task.cancel()
         for connection in list(self.connections):
             connection.drain()
+        await asyncio.gather(*self._accepting, *self._arriving, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), timeout_s)
         for connection in list(self.connections):
@@ -135,41 +138,47 @@ class GrpcServer:
         if not self._per_address[address]:
             del self._per_address[address]
 
-    async def shake_hands(self, raw: asyncio.Transport, address: str) -> None:
-        """TLS, then HTTP/2."""
-        assert self._tls is not None
-        connection = Connection(self, address)
+    async def _accept(self, listener: socket.socket) -> None:
+        """Let newcomers come one by one and have each counted before his handshake begins.
+
+        The loop's own server would count them when it is over, and `start_tls` loses what comes before it.
+        """
         loop = asyncio.get_running_loop()
         try:
-            transport = await loop.start_tls(
-                raw, connection, self._tls, server_side=True, ssl_handshake_timeout=self.limits.auth_timeout_s
+            while True:
+                try:
+                    raw, _ = await loop.sock_accept(listener)
+                    address = str(raw.getpeername()[0])
+                except OSError as error:
+                    self.tell("http2.refused", peer="", cause=str(error))
+                    await asyncio.sleep(ACCEPT_AGAIN_S)
+                    continue
+                if not self.admit_address(address):
+                    self.tell("http2.refused", peer=address, cause="too many connections")
+                    raw.close()
+                    continue
+                task = loop.create_task(self._begin(raw, address))
+                self._arriving.add(task)
+                task.add_done_callback(self._arriving.discard)
+        finally:
+            listener.close()
+
+    async def _begin(self, raw: socket.socket, address: str) -> None:
+        """Begin with somebody who has been counted: TLS, where it is spoken, then HTTP/2."""
+        connection = Connection(self, address)
+        newcomer = connection if self._tls is None else _Certified(connection)
+        timeout_s = None if self._tls is None else self.limits.auth_timeout_s
+        try:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: newcomer, raw, ssl=self._tls, ssl_handshake_timeout=timeout_s
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             self.tell("http2.refused", peer=address, cause=str(error) or type(error).__name__)
+            raw.close()
+        if connection not in self.connections and not connection.closing:
             self.dismiss_address(address)
-            raw.abort()
-            return
-        tunnel = transport.get_extra_info("ssl_object") if transport is not None else None
-        if transport is None or tunnel is None or tunnel.selected_alpn_protocol() != "h2":
-            self.tell("http2.refused", peer=address, cause="does not ask for h2")
-            self.dismiss_address(address)
-            raw.abort()
-            return
-        connection.certificate_name = common_name(transport.get_extra_info("peercert"))
-        connection.connection_made(transport)
-
-    def greet(self, raw: asyncio.Transport, address: str) -> Connection | None:
-        """Begin with a newcomer: at once, or None when TLS comes first."""
-        if self._tls is None:
-            connection = Connection(self, address)
-            raw.set_protocol(connection)
-            connection.connection_made(raw)
-            return connection
-        raw.pause_reading()  # nobody listens yet: what came now would be lost
-        task = asyncio.get_running_loop().create_task(self.shake_hands(raw, address))
-        self._arriving.add(task)
-        task.add_done_callback(self._arriving.discard)
-        return None
 
     def arrived(self, connection: Connection) -> None:
         """A connection begins, a stranger's."""
@@ -219,25 +228,46 @@ class GrpcServer:
         self.calls -= 1
 
 
-class _Arrival(asyncio.Protocol):
-    """A newcomer of whom nothing has been read: counted, or turned away."""
+class _Certified(asyncio.Protocol):
+    """A newcomer whose handshake is over."""
 
-    def __init__(self, server: GrpcServer) -> None:
-        self._server = server
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take him in if there is room."""
-        raw = cast(asyncio.Transport, transport)
-        peer = raw.get_extra_info("peername")
-        address = str(peer[0]) if peer else ""
-        if (sock := raw.get_extra_info("socket")) is not None:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._server.admit_address(address):
-            self._server.tell("http2.refused", peer=address, cause="too many connections")
-            raw.abort()
+        """Begin, if he asks for HTTP/2."""
+        tunnel = transport.get_extra_info("ssl_object")
+        if tunnel is None or tunnel.selected_alpn_protocol() != "h2":
+            cast(asyncio.Transport, transport).abort()
             return
-        self._server.greet(raw, address)
+        self._connection.certificate_name = common_name(transport.get_extra_info("peercert"))
+        cast(asyncio.Transport, transport).set_protocol(self._connection)
+        self._connection.connection_made(transport)
+
+
+async def _bound(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets for every address of a host, at one port, as the loop's own server would make them.
+
+    Raises OSError.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            listeners.append(listener)
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            at = port or listeners[0].getsockname()[1]
+            listener.bind((address[0], at, *address[2:]))
+            listener.listen(BACKLOG)
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
