@@ -88,7 +88,7 @@ class Site:
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     async with (
-        broker(listen={"grpc": "127.0.0.1:0"}) as node,
+        broker(listen={"grpc": "127.0.0.1:0"}, grpcq={"dedup_s": 0}) as node,
         GrpcqClient(node.endpoints["grpc"], KEY) as client,
         calling(node.endpoints["http"]) as http,
     ):

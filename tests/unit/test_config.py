@@ -21,6 +21,7 @@ from headrace.config import (
     parse_address,
 )
 from headrace.log.settings import LogSettings, SyncMode, SyncPolicy
+from headrace.model.batch import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -328,7 +329,7 @@ def test_the_log_section_says_how_the_log_is_opened() -> None:
 
 
 def test_retry_broker_and_topic_sections_make_the_brokers_settings(tmp_path: Path) -> None:
-    assert Config().broker_settings() == BrokerSettings()
+    assert Config().broker_settings() == BrokerSettings(dedup_door_s={Protocol.GRPCQ: 600})
     settings = load(write(tmp_path, FULL), {"HEADRACE_RETRY__BACKOFF_MS": "7"}).broker_settings()
     assert settings.retry == RetryPolicy(backoff_ms=7)
     assert settings.topics == {"orders.new": TopicSettings(ttl_s=15, max_attempts=9)}
@@ -405,7 +406,8 @@ def test_the_reference_in_the_docs_has_every_key_with_its_default() -> None:
         name = ".".join(key)
         if key[0] == "topics":
             default = getattr(TopicSection(), key[2])
-            assert documented[name] == ("as `retry`" if default is None else shown(default))
+            general = "as `broker`" if key[2] == "dedup_s" else "as `retry`"
+            assert documented[name] == (general if default is None else shown(default))
         else:
             section = getattr(Config(), key[0])
             assert documented[name] == shown(getattr(section, key[1]) if len(key) > 1 else section)

@@ -12,6 +12,7 @@ import msgspec
 from headrace.broker import snapshot, views
 from headrace.broker.alarms import NEVER, Alarms
 from headrace.broker.dispatch import Dispatch
+from headrace.broker.identities import Identities
 from headrace.broker.journal import Journal
 from headrace.broker.readers import Reader, Readers
 from headrace.broker.registry import Registry
@@ -39,8 +40,9 @@ SWEEP_INTERVAL_US = 1_000_000
 class Broker:
     """All topics and subscriptions, and everything that can be done with them.
 
-    writers   who writes in transactions
-    readers   who follows the log from outside
+    writers      who writes in transactions
+    readers      who follows the log from outside
+    identities   which ids of messages were seen lately
     """
 
     def __init__(self, source: BatchSource, settings: BrokerSettings) -> None:
@@ -53,6 +55,7 @@ class Broker:
         self._dispatch = Dispatch(source, settings, self._journal)
         self.writers = Writers()
         self.readers = Readers(self._journal)
+        self.identities = Identities(settings)
         self._waiting = WaitingRoom()
         self._holding: dict[Consumer, dict[int, Subscription]] = {}
         self._wakes: Alarms[int] = Alarms()
@@ -294,22 +297,25 @@ class Broker:
                 self._dispatch.fail(sub, run, CONNECTION_LOST, now)
             self._schedule(sub)
 
-    def apply_batch(self, batch: Batch) -> None:
+    def apply_batch(self, batch: Batch, *, copied: bool = False) -> None:
         """Fold a recorded batch into the state; one the state has counted changes nothing.
 
-        A snapshot counts what was visible when it was taken, so this begins at the batches that were not.
+        A snapshot counts what was visible when it was taken, so this begins at the batches that were not. What is
+        `copied` from dead letters has ids that were published before.
         """
         self._registry.topic(batch.topic).saw(batch)
+        if not copied:
+            self.identities.note(batch)
 
     def snapshot(self) -> bytes:
         """The state, everything drained so far included: events from the next record on are not in it."""
-        return snapshot.encode(self._registry, self.writers, self.readers)
+        return snapshot.encode(self._registry, self.writers, self.readers, self.identities)
 
     @classmethod
     def restore(cls, state: bytes, source: BatchSource, settings: BrokerSettings) -> Self:
         """The broker a snapshot was taken of, events after it still to be applied. Raises BadSnapshot for others."""
         broker = cls(source, settings)
-        for sub in snapshot.load(state, broker._registry, broker.writers, broker.readers):
+        for sub in snapshot.load(state, broker._registry, broker.writers, broker.readers, broker.identities):
             broker._recover(sub)
         return broker
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.model.batch import ATTEMPTS_UNLIMITED
+from headrace.model.batch import ATTEMPTS_UNLIMITED, Protocol
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +32,10 @@ class TopicSettings:
     delay_ms: int = 0
     max_attempts: int | None = None
     backoff_ms: int | None = None
+    dedup_s: int | None = None
 
     def __post_init__(self) -> None:
+        _within("dedup_s", self.dedup_s or 0, 0, WEEK_S)
         _within("ttl_s", self.ttl_s, 0, CENTURY_S)
         _within("delay_ms", self.delay_ms, 0, CENTURY_S * 1000)
 
@@ -54,7 +56,9 @@ class BrokerSettings:
     """Everything the broker is told at start.
 
     `inflight_max` bounds what one subscription has delivered and not settled; `qos0_pending_max` what a QoS 0
-    subscription may leave lying before the oldest is dropped.
+    subscription may leave lying before the oldest is dropped. `dedup_s` is for how long topics without a window of
+    their own remember the ids of messages (0: not at all), `dedup_door_s` for how long at least those that come in by a
+    door; all together remember `dedup_ids_max`.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -62,8 +66,15 @@ class BrokerSettings:
     subscription_expiry_s: int = 86_400
     qos0_pending_max: int = 100_000
     inflight_max: int = 100_000
+    dedup_s: int = 0
+    dedup_door_s: Mapping[Protocol, int] = field(default_factory=dict)
+    dedup_ids_max: int = 1_000_000
 
     def __post_init__(self) -> None:
+        _within("dedup_s", self.dedup_s, 0, WEEK_S)
+        _within("dedup_ids_max", self.dedup_ids_max, 1, DEDUP_IDS_MAX)
+        for window in self.dedup_door_s.values():
+            _within("dedup_s", window, 0, WEEK_S)
         _within("subscription_expiry_s", self.subscription_expiry_s, 1, CENTURY_S)
         _within("qos0_pending_max", self.qos0_pending_max, 1, 1 << 40)
         _within("inflight_max", self.inflight_max, 1, 1 << 40)
@@ -72,6 +83,8 @@ class BrokerSettings:
 
 
 DAY_MS = 86_400_000
+WEEK_S = 604_800
+DEDUP_IDS_MAX = 1 << 24
 CENTURY_S = 3_155_760_000
 
 

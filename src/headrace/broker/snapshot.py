@@ -2,6 +2,7 @@
 
 import msgspec
 
+from headrace.broker.identities import Identities
 from headrace.broker.readers import Reader, Readers
 from headrace.broker.registry import Registry
 from headrace.broker.runs import Run
@@ -48,6 +49,14 @@ class SavedWriter(msgspec.Struct, frozen=True, array_like=True):
     last_used: int
 
 
+class SavedIdentities(msgspec.Struct, frozen=True, array_like=True):
+    """The ids of each topic as the kernel writes them down, and what was counted of them."""
+
+    recent: list[tuple[str, bytes]]
+    repeated: int
+    forgotten: int
+
+
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a broker remembers. `removed` is the tally of subscriptions that are gone."""
 
@@ -59,9 +68,10 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     removed_redelivered: int
     writers: list[SavedWriter] = []
     readers: list[Reader] = []
+    identities: SavedIdentities = SavedIdentities([], 0, 0)
 
 
-def encode(registry: Registry, writers: Writers, readers: Readers) -> bytes:
+def encode(registry: Registry, writers: Writers, readers: Readers, identities: Identities) -> bytes:
     """The snapshot of this state."""
     return msgspec.msgpack.encode(
         Saved(
@@ -73,12 +83,15 @@ def encode(registry: Registry, writers: Writers, readers: Readers) -> bytes:
             removed_redelivered=registry.removed_redelivered,
             writers=[_save_writer(*key, progress) for key, progress in writers.items()],
             readers=readers.all(),
+            identities=SavedIdentities(identities.saved(), identities.repeated, identities.forgotten),
         )
     )
 
 
-def load(state: bytes, registry: Registry, writers: Writers, readers: Readers) -> list[Subscription]:
-    """Fill an empty registry, and who writes and reads, with what was saved, and return the subscriptions.
+def load(
+    state: bytes, registry: Registry, writers: Writers, readers: Readers, identities: Identities
+) -> list[Subscription]:
+    """Fill an empty registry, who writes and reads and what ids were seen with what was saved; the subscriptions.
 
     What became visible since the snapshot is counted from the source.
     Raises BadSnapshot for bytes of another kind or version.
@@ -93,6 +106,8 @@ def load(state: bytes, registry: Registry, writers: Writers, readers: Readers) -
         _load_writer(saved_writer, writers)
     for reader in saved.readers:
         readers.reported(reader)
+    ids = saved.identities
+    identities.restore(ids.recent, ids.repeated, ids.forgotten)
     subscriptions = [_load(each, registry) for each in saved.subscriptions]
     for sub in subscriptions:
         registry.add(sub)

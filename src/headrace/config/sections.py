@@ -8,10 +8,19 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from headrace.broker.settings import CENTURY_S, DAY_MS, BrokerSettings, RetryPolicy, TopicSettings
+from headrace.broker.settings import (
+    CENTURY_S,
+    DAY_MS,
+    DEDUP_IDS_MAX,
+    WEEK_S,
+    BrokerSettings,
+    RetryPolicy,
+    TopicSettings,
+)
 from headrace.config.address import Address
 from headrace.config.errors import BadValue
 from headrace.log.settings import LogSettings, SyncPolicy
+from headrace.model.batch import Protocol
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -19,6 +28,7 @@ Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Byte = Annotated[int, Meta(ge=0, le=255)]
 Attempts = Annotated[int, Meta(ge=1, le=65535)]
 UpToASecondMs = Annotated[int, Meta(ge=0, le=1000)]
+UpToAWeekS = Annotated[int, Meta(ge=0, le=WEEK_S)]
 UpToADayMs = Annotated[int, Meta(ge=0, le=DAY_MS)]
 
 
@@ -72,11 +82,13 @@ class RetrySection(Section, frozen=True, kw_only=True):
 
 
 class BrokerSection(Section, frozen=True, kw_only=True):
-    """Bounds of a subscription."""
+    """Bounds of a subscription, and for how long ids of messages are remembered."""
 
     subscription_expiry_s: Annotated[int, Meta(ge=1, le=CENTURY_S)] = 86400
     qos0_pending_max: Annotated[int, Meta(ge=1, le=1 << 40)] = 100_000
     inflight_max: Annotated[int, Meta(ge=1, le=1 << 40)] = 100_000
+    dedup_s: UpToAWeekS = 0
+    dedup_ids_max: Annotated[int, Meta(ge=1, le=DEDUP_IDS_MAX)] = 1_000_000
 
 
 class TopicSection(Section, frozen=True, kw_only=True):
@@ -86,6 +98,7 @@ class TopicSection(Section, frozen=True, kw_only=True):
     delay_ms: Annotated[int, Meta(ge=0, le=CENTURY_S * 1000)] = 0
     max_attempts: Attempts | None = None
     backoff_ms: UpToADayMs | None = None
+    dedup_s: UpToAWeekS | None = None
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
@@ -213,6 +226,7 @@ class GrpcqSection(Section, frozen=True, kw_only=True):
     request_max: Annotated[int, Meta(ge=1024, le=1 << 30)] = 4 << 20
     max_attempts: Attempts = 3
     ack_wait_ms: Annotated[int, Meta(ge=1, le=DAY_MS)] = 30_000
+    dedup_s: UpToAWeekS = 600
     allow_unauthenticated: bool = False
 
 
@@ -245,5 +259,6 @@ class Config(Section, frozen=True, kw_only=True):
         return BrokerSettings(
             retry=RetryPolicy(**msgspec.structs.asdict(self.retry)),
             topics={name: TopicSettings(**msgspec.structs.asdict(own)) for name, own in self.topics.items()},
+            dedup_door_s={Protocol.GRPCQ: self.grpcq.dedup_s},
             **msgspec.structs.asdict(self.broker),
         )

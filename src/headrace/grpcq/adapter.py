@@ -75,7 +75,7 @@ class QueueAdapter(Protocol):
     """Where messages are kept."""
 
     async def publish(self, queue: str, *messages: Message) -> None:
-        """Store all messages or none.
+        """Store all messages or none; one whose id the queue knows is stored already.
 
         Raises Rejected or Unavailable.
         """

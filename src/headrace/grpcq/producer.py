@@ -45,7 +45,7 @@ class Producer:
     ) -> str:
         """Send one call; its message id, a new UUID unless one is given.
 
-        Raises Rejected or Unavailable.
+        Raises Rejected or Unavailable. After the latter it may be sent again under the same id: it is stored once.
         """
         call = Call(topic=topic, action=action, request=request, metadata=metadata or {}, message_id=message_id)
         return (await self.send_batch(queue, [call]))[0]

@@ -175,6 +175,23 @@ class Batch:
                 yield index
             at = cells.find(needle, ends[index + 1])
 
+    def column_start(self, column: Column) -> int | None:
+        """Where the ends of an optional column begin; None when there is no such column."""
+        return self._column_starts().get(column)
+
+    def only(self, indexes: Sequence[int]) -> bytes:
+        """The part with only these of the messages. For the few batches that something is left out of."""
+        starts = (self.ends_start, *self._column_starts().values())
+        columns = [[self._cell(start, index) for index in indexes] for start in starts]
+        at = self.start + HEADER_SIZE
+        name = bytes(self.buffer[at : at + self.topic_size])
+        body = b"".join((_padded(name), *map(_column, columns)))
+        header = HEADER.pack(
+            HEADER_SIZE + len(body), PART_BATCH, self.protocol, self.qos, self.columns, len(indexes), len(name),
+            self.max_attempts, self.timestamp_us, self.due_us, self.expires_us, sum(map(len, columns[0])), 0,
+        )  # fmt: skip
+        return header + body
+
     def _cell(self, ends_start: int, index: int, start: int = 0, size: int | None = None) -> bytes:
         first, last = struct.unpack_from("<II", self.buffer, ends_start + 4 * index)
         first = min(first + start, last)

@@ -99,6 +99,7 @@ class Api:
                 "topics": engine.broker.topic_count,
                 "subscriptions": engine.broker.subscription_count,
                 "messages": survey.counters,
+                "duplicates": engine.broker.identities.repeated,
                 "log": {
                     "first_offset": log.first_offset,
                     "next_offset": log.next_offset,

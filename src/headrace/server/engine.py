@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from headrace.broker import Broker
+from headrace.broker import Admitted, Broker
 from headrace.log import Damage, Flush, Log, LossesWrite, Removal, SnapshotWrite
 from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.parts import RECORD_HEADER_SIZE
@@ -200,6 +200,36 @@ class Engine:
         """
         waiter = _Waiter(self, undo)
         await waiter.until(self.publish(Publish(topic, 1, count, record, b""), waiter))
+
+    async def publish_once(self, record: bytearray, *, undo: Callable[[], None] | None = None) -> Admitted:
+        """As `publish_record`, without the messages whose ids their topics know; what of the record is stored.
+
+        What is left out is durable on return as well: it shares the fate of the one that came first, wherever that is.
+        Raises BrokerError(STORAGE) when the log refused the record, or the first ones.
+        """
+        admitted = self.broker.identities.admit(record)
+
+        def take_back() -> None:
+            """Nothing of it is stored: it may come again."""
+            self.broker.identities.take_back(admitted.record)
+            if undo is not None:
+                undo()
+
+        waiter = _Waiter(self, take_back)
+        topics = admitted.topics
+        request = Publish(topics[0], 1, admitted.count, admitted.record, b"", topics=topics)
+        await waiter.until(self._join(request, waiter) if admitted.is_empty else self.publish(request, waiter))
+        return admitted
+
+    def _join(self, request: Publish, sender: Sender) -> int:
+        """Have a request share the fate of all that is on its way to its topics; the ticket of that, 0 without any."""
+        if not self._unsettled_topics.isdisjoint(request.topics):
+            self._unsettled.append((request, sender))
+            return self._ticket
+        if not self._flushing_topics.isdisjoint(request.topics):
+            self._flushing.append((request, sender))
+            return self._flush_ticket
+        return 0
 
     async def recorded(self) -> None:
         """Append what the broker recorded since the last call and return when it is durable."""

@@ -67,6 +67,7 @@ class Queues:
     async def publish(self, identity: Identity, request: bytes) -> None:
         """Store the messages of a serialized PublishRequest, all or none; durable on return.
 
+        A message whose id the queue knows is stored already, and the call is answered as if it had come first.
         Raises BrokerError.
         """
         self._must_serve()
@@ -82,7 +83,10 @@ class Queues:
                 entropy=os.urandom(publishing.entropy_size),
                 max_attempts=self.settings.attempts(queue),
             )
-            await self.engine.publish_record(queue, record, publishing.count)
+            if publishing.has_ids:
+                await self.engine.publish_once(record)
+            else:
+                await self.engine.publish_record(queue, record, publishing.count)
 
     async def join(self, identity: Identity, queue: str) -> Reader:
         """A consumer of the subscription all grpcq consumers of the queue share.

@@ -96,6 +96,7 @@ class _EngineCollector(Collector):
         yield from _per_reader(readers)
 
     def _messages(self, counters: Counters) -> Iterator[Metric]:
+        identities = self._engine.broker.identities
         for name, text, value in (
             ("published", "Messages accepted", counters.published),
             ("delivered", "Deliveries, every attempt counted", counters.delivered),
@@ -108,6 +109,15 @@ class _EngineCollector(Collector):
             ("refused", "Messages the log could not take", self._engine.refused_total),
         ):
             yield CounterMetricFamily(f"headrace_messages_{name}", text, value)
+        yield CounterMetricFamily(
+            "headrace_duplicates", "Messages not stored because their topic knew their id", identities.repeated
+        )
+        yield CounterMetricFamily(
+            "headrace_ids_forgotten",
+            "Ids of messages forgotten within their window, for want of room",
+            identities.forgotten,
+        )
+        yield GaugeMetricFamily("headrace_ids_remembered", "Ids of messages known now", identities.remembered)
         yield GaugeMetricFamily("headrace_messages_inflight", "Delivered and not settled yet", counters.inflight)
 
     def _log(self) -> Iterator[Metric]:

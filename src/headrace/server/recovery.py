@@ -6,6 +6,7 @@ from dataclasses import asdict
 from headrace.broker import Broker, BrokerSettings
 from headrace.log import Log, Report
 from headrace.model.batch import Batch
+from headrace.model.names import REDRIVEN_TOPIC
 from headrace.server.snapshots import split_snapshot
 
 logger = logging.getLogger("headrace.log")
@@ -34,9 +35,11 @@ def recover_broker(log: Log, settings: BrokerSettings, now: int) -> Broker:
         events_from, state = split_snapshot(stored)
         broker = Broker.restore(state, log, settings)
     for record in log.iter_records(covered):
-        for part in record.parts():
+        parts = list(record.parts())
+        copied = any(isinstance(part, Batch) and part.topic == REDRIVEN_TOPIC for part in parts)
+        for part in parts:
             if isinstance(part, Batch):
-                broker.apply_batch(part)
+                broker.apply_batch(part, copied=copied)
             elif part[0] >= events_from:
                 offset, event = part
                 broker.apply_event(event, offset)

@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Outcome(msgspec.Struct, frozen=True):
     """What became of a commit: `replayed` if the batch was in the log before; else how many rows went in.
 
-    `skipped` counts copies of dead letters that somebody had redriven before.
+    `skipped` counts copies of dead letters that somebody had redriven before, and rows whose ids their topics knew.
     """
 
     replayed: bool
@@ -204,14 +204,17 @@ class Transactions:
             raise BrokerError(Code.DRAINING, "the broker is stopping; commit again once it is back")
         chunk = await _on_disk(self._staging.read, plan, number)
         if not plan.redrives:
-            await self._publish(plan, number, chunk)
-            return 0
+            return await self._publish(plan, number, chunk)
         async with self._marks.turn:
             left, skipped = await without_marked(chunk, self._marks)
             await self._publish(plan, number, left)
         return skipped
 
-    async def _publish(self, plan: Plan, number: int, staged: StagedChunk) -> None:
+    async def _publish(self, plan: Plan, number: int, staged: StagedChunk) -> int:
+        """Append a chunk with the event that tells of it; how many rows were left out for their ids.
+
+        Copies of dead letters have the ids of what they are copies of, so nothing of a redrive is left out.
+        """
         now, key = self._engine.clock.now(), plan.key
         chunk = Chunk(owner=plan.owner, writer=plan.writer, batch=plan.batch, chunk=number, chunks=plan.chunks)
         staged.stamp(now)
@@ -219,7 +222,10 @@ class Transactions:
         before = self._writers.progress(key)
         self._writers.committed(chunk, now)
         undo = partial(self._writers.restore, key, before)
+        if not plan.redrives and staged.rows:
+            return (await self._engine.publish_once(staged.record, undo=undo)).repeated
         await self._engine.publish_record(plan.writer, staged.record, staged.rows, undo=undo)
+        return 0
 
     async def _forget(self, plan: Plan) -> None:
         """The transaction is done; files that cannot be removed now are removed later."""

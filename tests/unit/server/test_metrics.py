@@ -36,12 +36,25 @@ class StubLog:
 
 
 @dataclass
+class StubIdentities:
+    repeated: int = 6
+    forgotten: int = 5
+    remembered: int = 4
+
+
+@dataclass
+class StubBroker:
+    identities: StubIdentities = field(default_factory=StubIdentities)
+
+
+@dataclass
 class StubEngine:
     log: StubLog = field(default_factory=StubLog)
     connections: int = 3
     refused_total: int = 2
     ready: bool = True
     disk: DiskHealth = field(default_factory=DiskHealth)
+    broker: StubBroker = field(default_factory=StubBroker)
     sync_seconds: Histogram = field(default_factory=Histogram)
     durable_seconds: Histogram = field(default_factory=Histogram)
 

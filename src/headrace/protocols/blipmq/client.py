@@ -92,7 +92,7 @@ class BlipmqClient:
 
         Raises Refused, with the places of the messages that were not stored, and ConnectionLost when the connection
         broke before all were durable: whether the last of them were stored is then unknown. With `retry` they are sent
-        again instead, so a message may be stored twice.
+        again instead, so a message may be stored twice: BlipMQ has no ids that the broker could know it by.
         """
         check_topic(topic)
         publishing = Publishing(

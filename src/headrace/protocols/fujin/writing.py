@@ -96,7 +96,8 @@ class FujinWriter(Speaker):
         """Write in order, pipelined; how many, once all are durable. All of them get the same headers.
 
         Raises Refused, with the places of the messages that were not stored, and ConnectionLost when the stream broke
-        before all were answered: whether the last of them were stored is then unknown.
+        before all were answered: whether the last of them were stored is then unknown, and as Fujin has no ids for
+        messages, what is written again may be stored twice.
         """
         between = self._between(headers)
         name = sized(topic.encode())

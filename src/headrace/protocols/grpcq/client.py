@@ -96,7 +96,8 @@ class GrpcqClient:
     async def publish(self, queue: str, messages: Iterable[Message | bytes]) -> None:
         """Store all messages or none; durable on return. Missing ids and timestamps are filled in by the broker.
 
-        Raises Refused, or ConnectionLost when it is not known whether they are stored.
+        Raises Refused, or ConnectionLost when it is not known whether they are stored. Messages with ids of their own
+        may then be published again: within `grpcq.dedup_s` the broker stores each once.
         """
         serialized = [m if isinstance(m, bytes) else m.SerializeToString() for m in messages]
         await self._call(self._publish, PublishRequest(queue=queue, messages=serialized), self._timeout_s)

@@ -50,6 +50,11 @@ class Publishing:
         """How many random bytes `record` needs to make up for missing ids."""
         return UUID_ENTROPY * self._scan.ids_missing
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether any message came with an id of its publisher's."""
+        return self._scan.ids_missing < self._scan.count
+
     def record(self, *, now: int, entropy: bytes, max_attempts: int = 0) -> bytearray:
         """The batch that stores the messages, with RECORD_HEADER_SIZE free bytes before it, as a Publish has it.
 

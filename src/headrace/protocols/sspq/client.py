@@ -98,7 +98,8 @@ class SspqClient:
         """Send in order, pipelined; how many, once the socket has taken them all.
 
         Each is delivered up to `retries` + 1 times, with 255 until it is confirmed.
-        Raises ConnectionLost when the connection broke meanwhile: how many arrived is then unknown.
+        Raises ConnectionLost when the connection broke meanwhile: how many arrived is then unknown. SSPQ has no ids for
+        messages, so what is sent again may be stored twice.
         """
         if not 0 <= retries <= RETRIES_UNLIMITED:
             raise ValueError(f"retries must be between 0 and {RETRIES_UNLIMITED}, not {retries}")
