@@ -8,7 +8,7 @@ import pytest
 from headrace.cli.api import PAGE, segment
 from headrace.cli.failure import Failure
 from headrace.cli.target import Target, find_broker
-from tests.unit.cli.doubles import FakeApi
+from tests.unit.cli.doubles import FakeApi, Shell
 
 
 def target(url: str, key: str = "dev-key") -> Target:
@@ -87,3 +87,42 @@ def test_pages_are_followed_to_the_end(api: FakeApi) -> None:
 @pytest.mark.parametrize(("text", "path"), [("orders", "orders"), ("a/b c", "a%2Fb%20c"), ("?#", "%3F%23")])
 def test_names_are_one_segment_of_a_path(text: str, path: str) -> None:
     assert segment(text) == path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("peek", "orders", "--from"),
+        ("peek", "orders", "--limit"),
+        ("subscriptions", "--remove"),
+        ("deadletters", "show"),
+        ("deadletters", "list", "--limit"),
+        ("deadletters", "redrive", "--rate"),
+    ],
+)
+@pytest.mark.parametrize("number", ["9" * 5000, "0x10", "1e9", "nan", "-1"])
+def test_a_number_that_is_none_or_has_thousands_of_digits_is_wrong_usage(
+    shell: Shell, api: FakeApi, command: tuple[str, ...], number: str
+) -> None:
+    assert shell(*command, number, "--endpoint", api.url) == 2
+    assert "Traceback" not in shell.err
+
+
+def test_a_list_is_followed_from_page_to_page(api: FakeApi) -> None:
+    pages: dict[str | None, object] = {
+        None: {"topics": [{"topic": "a"}], "next": "a"}, "a": {"topics": [{"topic": "b"}], "next": None},
+    }  # fmt: skip
+    api.handle("/api/topics", lambda query, body: (200, pages[query.get("after")]))
+    with target(api.url).api() as client:
+        assert [row["topic"] for row in client.listed("/api/topics", "topics")] == ["a", "b"]
+
+
+def test_a_page_that_ends_before_its_limit_is_not_the_last_if_it_says_so(api: FakeApi) -> None:
+    def page(query: dict[str, str], body: object) -> tuple[int, object]:
+        start = int(query.get("from", 0))
+        return 200, {"items": [{"offset": start}] * (start < 4), "next": start + 2, "more": start < 4}
+
+    api.handle("/list", page)
+    with target(api.url).api() as client:
+        assert [item["offset"] for item in client.pages("/list", "items", {}, limit=None)] == [0, 2]
+        assert [item["offset"] for item in client.pages("/list", "items", {}, limit=1)] == [0]

@@ -66,3 +66,13 @@ def test_an_unknown_message_fails(shell: Shell, api: FakeApi) -> None:
     api.answer("/api/trace/9", {"error": "there is no message at offset 9"}, status=404)
     assert shell("trace", "9", "--endpoint", api.url) == 1
     assert shell.err == "headrace: there is no message at offset 9\n"
+
+
+def test_an_id_is_looked_for_until_the_end_of_the_log(shell: Shell, api: FakeApi) -> None:
+    def look(query: dict[str, str], body: object) -> tuple[int, object]:
+        start = int(query.get("from", 0))
+        return (200, life()) if start == 20 else (404, {"error": f"below offset {start}", "next": start + 10})
+
+    api.handle("/api/trace/far", look)
+    assert shell("trace", "far", "--json", "--endpoint", api.url) == 0
+    assert shell.documents == [life()]

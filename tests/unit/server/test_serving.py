@@ -5,18 +5,24 @@ import contextlib
 import datetime
 import signal
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from headrace.config import Address, TlsSection
+from headrace.auth import Keyring
+from headrace.config import Address, HttpSection, LimitsSection, TlsSection
 from headrace.server import serving
 from headrace.server.dev_certificate import dev_certificate
-from headrace.server.serving import serve_http
+from headrace.server.guard import Guard
+from headrace.server.serving import HttpServer, serve_http
 from headrace.server.tls import TlsError, client_context
+from tests.harness.eventually import eventually
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -167,3 +173,90 @@ async def test_a_second_request_has_to_be_finished_too(monkeypatch: pytest.Monke
         assert await reader.read() == b""
     writer.close()
     await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def guarded(monkeypatch: pytest.MonkeyPatch, app: Any = hello, **bounds: float) -> AsyncIterator[HttpServer]:
+    """A server with a guard in front and smaller bounds than usual."""
+    for name, value in bounds.items():
+        monkeypatch.setattr(serving, name, value)
+    keyring = Keyring.from_settings(["a-key"])
+    server = await serve_http(Guard(app, lambda: keyring, HttpSection()), LOOPBACK)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 30_000,
+        b"POST /api/topics HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n" + b"z" * 100_000,
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+)
+async def test_strangers_are_few_and_keep_neither_probes_nor_callers_out(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    async with guarded(monkeypatch, STRANGERS_MAX=4, MOMENT_S=0.0) as server:
+        url = f"http://{server.address}"
+        key = {"authorization": "Bearer a-key"}
+        async with httpx.AsyncClient(verify=False) as caller:
+            assert (await caller.get(f"{url}/api", headers=key)).text == "hello"
+            crowd = [await asyncio.open_connection(*server.address) for _ in range(40)]
+            for _, writer in crowd:
+                writer.write(said)
+            async with httpx.AsyncClient(verify=False) as probe:
+                assert (await probe.get(f"{url}/healthz")).status_code == 200
+            assert (await caller.get(f"{url}/api", headers=key)).text == "hello"
+            assert server._server._lobby.strangers <= 4
+            await eventually(lambda: len(serving_now(server)) <= 4 + 1)
+            for _, writer in crowd:
+                writer.close()
+
+
+def serving_now(server: HttpServer) -> list[Any]:
+    """The connections the server holds."""
+    return server._server.connections()
+
+
+async def test_callers_over_the_limit_are_told_and_probes_are_not_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyring = Keyring.from_settings(["a-key"])
+    guard = Guard(hello, lambda: keyring, HttpSection())
+    server = await serve_http(guard, LOOPBACK, None, LimitsSection(connections_max=1))
+    url, key = f"http://{server.address}", {"authorization": "Bearer a-key"}
+    async with httpx.AsyncClient(verify=False) as first, httpx.AsyncClient(verify=False) as second:
+        assert (await first.get(f"{url}/api", headers=key)).status_code == 200
+        refused = await second.get(f"{url}/api", headers=key)
+        assert (refused.status_code, "too many connections" in refused.text) == (503, True)
+        assert (await second.get(f"{url}/healthz")).status_code == 200
+        assert (await first.get(f"{url}/api", headers=key)).status_code == 200
+    await server.stop()
+
+
+async def test_a_caller_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(b"x" * (32 << 20))(scope, receive, send)
+
+    async with guarded(monkeypatch, large, WRITE_TIMEOUT_S=0.05) as server:
+        reader, writer = await asyncio.open_connection(*server.address, limit=1024)
+        writer.write(b"GET /api HTTP/1.1\r\nhost: x\r\nauthorization: Bearer a-key\r\n\r\n")
+        assert (await reader.read(1)) == b"H"
+        (connection,) = serving_now(server)
+        await connection.lost.wait()
+        writer.close()
+
+
+async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+
+    monkeypatch.setattr("headrace.server.guard.BODY_TOTAL_S", 0.05)
+    async with guarded(monkeypatch, reads) as server:
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(b"POST /api HTTP/1.1\r\nhost: x\r\nauthorization: Bearer a-key\r\ncontent-length: 9999\r\n\r\nx")
+        assert b"408" in await reader.readline()
+        writer.close()
