@@ -1,8 +1,12 @@
 """The feed process over real Flight: rows, questions, keys, scopes, TLS, and everything that is refused."""
 
+import asyncio
 import base64
 import json
 import pickle
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from headrace.config import KeyEntry
+from headrace.config import CertificateEntry, KeyEntry
 from headrace.feed.client import DataLoss, FeedClient, FeedError, Part, Span, TopicSpan
 from headrace.feed.messages import Keys, Listening
 from headrace.feed.schema import EVENTS, MESSAGES
@@ -23,6 +27,7 @@ from headrace.log.walk import ROWS_MAX
 from headrace.model.batch import Protocol, build_batch
 from headrace.model.events import Event, EventPart, Range
 from tests.harness.authority import Authority
+from tests.harness.eventually import eventually
 from tests.harness.feed import KEY, Feeding, feeding, opening, started
 from tests.unit.log.records import batch, flushed, record
 
@@ -251,13 +256,82 @@ def test_tls_and_client_certificates(log: Log, directory: Path, tmp_path: Path) 
             with pytest.raises(FeedError) as refused:
                 client.span()
             assert refused.value.code == "unavailable"
-    with feeding(directory, cert=str(server), key=str(server), client_ca=str(authority.path)) as feed:
+    unnamed = authority.issue("somebody").read_bytes()
+    named = (CertificateEntry(name="reader", subscribe=("orders",)),)
+    tls = {"cert": str(server), "key": str(server), "client_ca": str(authority.path)}
+    with feeding(directory, certificates=named, **tls) as feed:
         url = f"grpc+tls://localhost:{feed.port}"
         known = FeedClient(url, key=KEY, ca=authority.pem, cert=certified, cert_key=certified)
         assert known.span() == Span(0, 8)
+        by_certificate = FeedClient(url, ca=authority.pem, cert=certified, cert_key=certified)
+        assert [each.topic for each in by_certificate.topics()] == ["orders"]
+        with pytest.raises(FeedError, match="named in no entry") as refused:
+            FeedClient(url, key=KEY, ca=authority.pem, cert=unnamed, cert_key=unnamed).span()
+        assert refused.value.code == "unauthenticated"
         with pytest.raises(FeedError) as refused:
             FeedClient(url, key=KEY, ca=authority.pem, retry_s=0).span()
         assert refused.value.code == "unavailable"
+        reading = by_certificate.read(Ticket())
+        assert next(reading).num_rows == 2
+
+
+def test_nothing_older_than_tls_1_3_is_spoken(log: Log, directory: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.issue_for_a_server()
+    with feeding(directory, cert=str(server), key=str(server)) as feed:
+        for version, is_spoken in ((ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)):
+            context = ssl.create_default_context(cadata=authority.pem.decode())
+            context.maximum_version = version
+            context.set_alpn_protocols(["h2"])
+            with socket.create_connection(("localhost", feed.port), 60) as raw:
+                if is_spoken:
+                    with context.wrap_socket(raw, server_hostname="localhost") as tunnel:
+                        assert tunnel.version() == "TLSv1.3"
+                else:
+                    with pytest.raises(ssl.SSLError):
+                        context.wrap_socket(raw, server_hostname="localhost")
+
+
+@pytest.mark.parametrize("how", ["stage", "wait"])
+def test_a_key_that_is_revoked_ends_what_was_begun_with_it(log: Log, directory: Path, how: str) -> None:
+    """An upload and a question that wait end at once, and nothing of the upload is left."""
+    with feeding(directory, api_keys=(KEY, "other-key")) as feed, feed.client(retry_s=0) as client:
+        begun = threading.Event()
+
+        def _rows() -> Iterator[pa.RecordBatch]:
+            yield pa.record_batch({"value": [b"x"]})
+            begun.set()
+            ended.wait(60)
+            yield pa.record_batch({"value": [b"x"]})
+
+        def _begin() -> None:
+            if how == "stage":
+                client.stage("w", 0, "0", "out", _rows())
+            else:
+                client.span()
+                begun.set()
+                client.wait(8, 30)
+
+        ended = threading.Event()
+        found: list[BaseException] = []
+
+        def _run() -> None:
+            try:
+                _begin()
+            except FeedError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=_run)
+        thread.start()
+        assert begun.wait(60)
+        feed.say(Keys(api_keys=("other-key",)))
+        with feed.client("other-key") as other:
+            assert other.span() == Span(0, 8)
+        ended.set()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert found
+        asyncio.run(eventually(lambda: not list((directory.parent / "staging").iterdir())))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.feed.messages import Commit, Receipt
-from headrace.feed.staging import Put, stage
+from headrace.feed.staging import Put, Upload
 from headrace.log import Log
 from headrace.log.disk import Disk
 from headrace.model.batch import Message, iter_messages
@@ -19,6 +19,15 @@ from headrace.server.walk import batches_from
 OWNER = "spark"
 WRITER = "query"
 TOPIC = "out"
+
+
+def uploaded(upload: Upload, batches: Sequence[pa.RecordBatch]) -> Receipt:
+    """The receipt of an upload of these, or nothing left of it."""
+    try:
+        upload.write(batches)
+        return upload.finish()
+    finally:
+        upload.abandon()
 
 
 class Office:
@@ -56,7 +65,7 @@ class Office:
             rows = pa.record_batch({"value": pa.array(rows, pa.binary())})
         put = Put(writer, batch, part, TOPIC)
         now = self.engine.clock.now()
-        return stage(self.disk, self.directory, owner, put, rows.schema, [rows], allow=allow_all, now=now)
+        return uploaded(Upload(self.disk, self.directory, owner, put, rows.schema, allow=allow_all, now=now), [rows])
 
     async def commit(
         self,

@@ -1,73 +1,65 @@
-"""Who is calling: API keys in the headers of Flight calls, checked before anything else is done.
+"""Who is calling: API keys in the headers of Flight calls and client certificates, judged before anything else is read.
 
 `authorization: Bearer <key>` on each call, or `Basic <user:key>` once, in a handshake, whose answer is the header to
-send from then on. Knows keys and headers; what an identity may do is for others to ask.
+send from then on. Where client certificates are asked for, one that nobody named gets nowhere, whatever key comes with
+it; without a key the certificate says who calls. What an identity may do is for others to ask.
 """
 
 import base64
 import binascii
-
-from pyarrow import flight
+from typing import NamedTuple
 
 from headrace.auth import ANONYMOUS, Identity, Keyring
+from headrace.model.errors import BrokerError, Code
 
 HEADER = "authorization"
-MIDDLEWARE = "access"
 _BEARER, _BASIC = "bearer", "basic"
 
 
-class Access(flight.ServerMiddlewareFactory):
+class Caller(NamedTuple):
+    """Whoever makes a call, and the name in the certificate that was shown; None where none is asked for."""
+
+    identity: Identity
+    certificate: str | None = None
+
+
+class Access:
     """Lets calls with a known key in. The keyring may be replaced while calls go on."""
 
-    def __init__(self, keyring: Keyring, *, allow_unauthenticated: bool) -> None:
+    def __init__(self, keyring: Keyring, *, allow_unauthenticated: bool, certified: bool = False) -> None:
+        """`certified`: client certificates are asked for."""
         self.keyring = keyring
         self._allow_unauthenticated = allow_unauthenticated
+        self._certified = certified
 
-    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> "Caller":
-        """Whoever makes this call. Raises FlightUnauthenticatedError for a key that is wrong or missing."""
-        given = next((values for name, values in headers.items() if name.lower() == HEADER), None)
-        if not given:
-            if self._allow_unauthenticated:
-                return Caller(ANONYMOUS, None)
-            raise flight.FlightUnauthenticatedError("an API key is needed: authorization: Bearer <key>")
-        key = _key(given[0]) if isinstance(given[0], str) else None
-        identity = self.keyring.check(key) if key else None
-        if identity is None:
-            raise flight.FlightUnauthenticatedError("the API key is not known here")
-        return Caller(identity, key if info.method == flight.FlightMethod.HANDSHAKE else None)
+    def identify(self, header: str | None, certificate: str | None) -> Caller:
+        """Whoever makes a call with this `authorization` header. Raises BrokerError(UNAUTHENTICATED)."""
+        named = None
+        if self._certified:
+            named = self.keyring.certified(certificate) if certificate else None
+            if named is None:
+                raise BrokerError(Code.UNAUTHENTICATED, "the client certificate is named in no entry of auth")
+        shown = certificate if self._certified else None
+        if header:
+            key = key_in(header)
+            identity = self.keyring.check(key) if key else None
+            if identity is None:
+                raise BrokerError(Code.UNAUTHENTICATED, "the API key is not known here")
+            return Caller(identity, shown)
+        if named is not None:
+            return Caller(named, shown)
+        if not self._allow_unauthenticated:
+            raise BrokerError(Code.UNAUTHENTICATED, "an API key is needed: authorization: Bearer <key>")
+        return Caller(ANONYMOUS)
 
-
-class Caller(flight.ServerMiddleware):
-    """One call's identity; in a handshake also the key to be sent from then on."""
-
-    def __init__(self, identity: Identity, key: bytes | None) -> None:
-        self.identity = identity
-        self._key = key
-
-    def sending_headers(self) -> dict[str, str]:  # type: ignore[override]  # the stubs want lists; both are taken
-        """The header the caller is to send, in the answer to a handshake."""
-        return {HEADER: f"Bearer {self._key.decode()}"} if self._key else {}
-
-
-class Handshake(flight.ServerAuthHandler):
-    """Lets handshakes come to an end: the header has been checked before."""
-
-    def authenticate(self, outgoing: object, incoming: object) -> None:
-        """Nothing is left to be said."""
-
-    def is_valid(self, token: bytes) -> str:  # type: ignore[override]  # wrong in the stubs
-        """No token of its own: every call is checked by its header."""
-        return ""
+    def still_admits(self, caller: Caller) -> bool:
+        """Whether somebody who came in before would be let in now, with nothing less than he got then."""
+        if caller.certificate is not None and self.keyring.certified(caller.certificate) is None:
+            return False
+        return self.keyring.admits(caller.identity)
 
 
-def identity_of(context: flight.ServerCallContext) -> Identity:
-    """Who makes this call."""
-    caller = context.get_middleware(MIDDLEWARE)
-    assert isinstance(caller, Caller)
-    return caller.identity
-
-
-def _key(header: str) -> bytes | None:
+def key_in(header: str) -> bytes | None:
     """The key in the value of an authorization header."""
     scheme, _, rest = header.partition(" ")
     rest = rest.strip()
@@ -76,6 +68,12 @@ def _key(header: str) -> bytes | None:
     if scheme.lower() == _BASIC:
         try:
             return base64.b64decode(rest, validate=True).partition(b":")[2]
-        except binascii.Error:
+        except (binascii.Error, ValueError):
             return None
     return None
+
+
+def bearer(header: str) -> str:
+    """The header to send from now on instead of this one, which was good."""
+    key = key_in(header)
+    return f"Bearer {key.decode()}" if key else header

@@ -21,6 +21,7 @@ PARTS_MAX = 100_000
 BODY_SIZE_MAX = 1 << 20
 
 Action = Callable[[Identity, bytes], object]
+"""A question: who asks and its body in, the answer out, or what to await for it. Called in a thread; it may block."""
 
 
 class WaitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,10 +74,10 @@ class Actions:
         committed = self._follower.committed()
         return {"earliest": committed.earliest, "latest": committed.latest}
 
-    def wait(self, identity: Identity, body: bytes) -> object:
+    async def wait(self, identity: Identity, body: bytes) -> object:
         """The newest offset, once it is beyond one that is known. Raises BrokerError."""
         wanted = _decoded(body, WaitBody)
-        return {"latest": self._watch.wait(wanted.beyond, wanted.timeout_s)}
+        return {"latest": await self._watch.wait(wanted.beyond, wanted.timeout_s)}
 
     def offset_at(self, identity: Identity, body: bytes) -> object:
         """The first offset at or after a time. Raises BrokerError."""

@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -179,7 +178,7 @@ class FeedClient:
                 with _cancelled(self._connection().do_get(flight.Ticket(ticket.encode()), self._call())) as chunks:
                     for chunk in chunks:
                         position = chunk.app_metadata
-                        ticket = behind(ticket, None if position is None else position.to_pybytes())
+                        ticket = ticket.behind(None if position is None else position.to_pybytes())
                         patience.renew()
                         if chunk.data is not None and chunk.data.num_rows:
                             yield chunk.data
@@ -313,14 +312,6 @@ class _Patience:
         time.sleep(min(self._next_s * random.uniform(0.5, 1.0), self._ends - now))
         self._next_s = min(2 * self._next_s, _PAUSE_S_MAX)
         return True
-
-
-def behind(ticket: Ticket, position: bytes | None) -> Ticket:
-    """The ticket for what follows the rows at whose end this position was given."""
-    if position is None:
-        return ticket
-    start, skip, end = json.loads(position)
-    return replace(ticket, start=start, skip=skip, end=end)
 
 
 def _known(error: flight.FlightError) -> FeedError:

@@ -103,7 +103,7 @@ def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     Raises BrokerError(LIMIT).
     """
     packed = rows.nbytes
-    if packed <= SLICE_BYTES and not any(map(_may_swell, rows.schema.types)):
+    if packed <= SLICE_BYTES and not any(map(may_swell, rows.schema.types)):
         yield rows
         return
     totals = np.zeros(rows.num_rows + 1, np.int64)
@@ -124,10 +124,10 @@ def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         first = last
 
 
-def _may_swell(kind: Any) -> bool:
+def may_swell(kind: Any) -> bool:
     """Whether a column of this type may hold more than it takes."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return any(_may_swell(field.type) for field in kind.value_type)
+        return any(may_swell(field.type) for field in kind.value_type)
     return pa.types.is_dictionary(kind) or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind)
 
 

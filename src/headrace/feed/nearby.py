@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.auth import Identity
-from headrace.feed.client import DataLoss, behind
+from headrace.feed.client import DataLoss
 from headrace.feed.reading import Reader
 from headrace.feed.selection import OffsetsGone
 from headrace.feed.subscriptions import Subscriptions
@@ -37,7 +37,7 @@ def nearby(place: Whereabouts, ticket: Ticket) -> Generator[pa.RecordBatch, None
     try:
         with closing(Follower(Path(place.path), OsDisk())) as follower:
             for batch, position in Reader(follower, Subscriptions(list)).read(ticket, ANYBODY).batches:
-                ticket = behind(ticket, position)
+                ticket = ticket.behind(position)
                 yield batch
     except OffsetsGone as error:
         raise DataLoss(str(error), error.first, error.count) from None

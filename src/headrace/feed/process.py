@@ -1,22 +1,26 @@
 """The feed process, put together: opened by the broker, which it does not outlive."""
 
+import asyncio
 import json
 import logging
 import os
 import socket
+import ssl
 import sys
+import threading
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-import pyarrow as pa
+import uvloop
 
 from headrace.auth import BadKeyEntry, Keyring
 from headrace.feed.access import Access
 from headrace.feed.link import Link
-from headrace.feed.messages import BadLine, Keys, Listening, Open, Ping, Pong
+from headrace.feed.messages import BadLine, FromBroker, Keys, Listening, Open, Ping, Pong
 from headrace.feed.messages import Subscriptions as ListSubscriptions
-from headrace.feed.server import FeedServer, Tls
+from headrace.feed.server import FeedServer
 from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.writing import Writing
 from headrace.log.disk import OsDisk
@@ -27,23 +31,28 @@ log = logging.getLogger("headrace.feed")
 
 
 class Process:
-    """One feed process: opened once, given new keys any number of times."""
+    """One feed process: opened once, given new keys any number of times. Belongs to one event loop."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._access: Access | None = None
         self._server: FeedServer | None = None
+        self._news: asyncio.Queue[FromBroker | BadLine | None] = asyncio.Queue()
 
-    def run(self) -> int:
+    async def run(self) -> int:
         """Serve until the broker hangs up; the exit code."""
+        listening = partial(self._listen, asyncio.get_running_loop())
+        threading.Thread(target=listening, name="feed-link", daemon=True).start()
         try:
-            for message in self._link.news():
-                if isinstance(message, Open) and self._server is None and not self._open(message):
+            while (message := await self._news.get()) is not None:
+                if isinstance(message, BadLine):
+                    raise message
+                if isinstance(message, Open) and self._server is None and not await self._open(message):
                     return 1
                 if isinstance(message, Ping):
                     self._link.say(Pong())
-                if isinstance(message, Keys) and self._access is not None:
-                    self._access.keyring = Keyring.from_settings(message.api_keys, message.certificates)
+                if isinstance(message, Keys) and self._server is not None:
+                    keyring = Keyring.from_settings(message.api_keys, message.certificates)
+                    self._server.take_keys(keyring)
         except (BadLine, BadKeyEntry) as error:
             log.error("feed.nonsense", extra={"cause": str(error)})
             return 1
@@ -51,24 +60,35 @@ class Process:
             return 0
         return 0
 
-    def _open(self, opening: Open) -> bool:
+    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Pass on what the broker says, from a thread of its own."""
+        last: BadLine | None = None
+        try:
+            for message in self._link.news():
+                loop.call_soon_threadsafe(self._news.put_nowait, message)
+        except BadLine as error:
+            last = error
+        loop.call_soon_threadsafe(self._news.put_nowait, last)
+
+    async def _open(self, opening: Open) -> bool:
         """Serve the log; whether that worked, which the broker is told."""
         try:
-            self._access = Access(
+            access = Access(
                 Keyring.from_settings(opening.api_keys, opening.certificates),
                 allow_unauthenticated=opening.allow_unauthenticated,
+                certified=bool(opening.client_ca),
             )
             disk = OsDisk()
             follower = Follower(Path(opening.log), disk)
-            writing = Writing(Path(opening.staging), disk, self._link.ask)
+            writing = Writing(Path(opening.staging), disk, self._link.asked)
             subscriptions = Subscriptions(lambda: self._link.ask(ListSubscriptions(id=0)))
-            self._server = FeedServer(
-                opening.host, opening.port, follower, self._access, writing, subscriptions, _tls(opening)
-            )
-        except (HeadraceError, OSError, pa.ArrowException) as error:
+            server = FeedServer(follower, access, writing, subscriptions, _tls(opening))
+            port = await server.start(opening.host, opening.port)
+        except (HeadraceError, OSError) as error:
             self._link.say(Listening(failure=str(error).partition("\n")[0]))
             return False
-        self._link.say(Listening(port=self._server.port))
+        self._server = server
+        self._link.say(Listening(port=port))
         return True
 
 
@@ -89,11 +109,17 @@ class _JsonLines(logging.Formatter):
         return json.dumps({name: value for name, value in line.items() if value is not None})
 
 
-def _tls(opening: Open) -> Tls | None:
+def _tls(opening: Open) -> ssl.SSLContext | None:
+    """Raises OSError for files that cannot be used."""
     if not opening.cert:
         return None
-    client_ca = Path(opening.client_ca).read_bytes() if opening.client_ca else None
-    return Tls(Path(opening.cert).read_bytes(), Path(opening.key).read_bytes(), client_ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(opening.cert, opening.key)
+    if opening.client_ca:
+        context.load_verify_locations(cafile=opening.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def run(channel: int) -> NoReturn:
@@ -104,6 +130,6 @@ def run(channel: int) -> NoReturn:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    code = Process(Link(socket.socket(fileno=channel))).run()
+    code = uvloop.run(Process(Link(socket.socket(fileno=channel))).run())
     logging.shutdown()
     os._exit(code)

@@ -1,10 +1,11 @@
 """Staged files: rows of a transaction on disk, durable, and in nobody's sight until somebody commits them.
 
-Knows files, receipts and how much is gathered before it is written; how rows become batches is told by `rows`.
+Knows files and receipts; how rows become batches is told by `rows`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from headrace.model.errors import BrokerError, Code
 
 GATHERED_BYTES = 4 << 20
 GATHERED_ROWS = 65_536
+"""So much is worth a part."""
 
 
 class Put(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,48 +36,75 @@ class Put(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str | None = None
 
 
-def stage(
-    disk: Disk,
-    directory: Path,
-    owner: str,
-    put: Put,
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
-    *,
-    allow: Callable[[str], object],
-    now: int,
-) -> Receipt:
-    """Store the rows in a file of their own; returns once they are durable.
+class Upload:
+    """Rows on their way into a file of their own. Ends by `finish` or by `abandon`; one thread at a time."""
 
-    `allow` is asked for every topic they go to and raises what it likes.
-    Raises BrokerError: INVALID or LIMIT for rows that cannot be messages, STORAGE when the disk fails. Nothing is left
-    behind then.
-    """
-    check_schema(schema)
-    path = directory / staged_name(owner, put.writer, put.batch, now)
-    try:
-        file = _StagedFile(disk.create(path))
-    except OSError as error:
-        raise _storage(error) from error
-    try:
-        for rows in _gathered(_taken_in(batches)):
-            for part in encode_plain(rows, put.topic, allow):
-                file.write(part.pieces, part.rows)
-        file.sync()
-        disk.sync_directory(directory)
-    except BaseException as error:
-        file.close()
-        with suppress(OSError):
-            disk.unlink(path)
-        if isinstance(error, OSError):
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        owner: str,
+        put: Put,
+        schema: pa.Schema,
+        *,
+        allow: Callable[[str], object],
+        now: int,
+    ) -> None:
+        """`allow` is asked for every topic the rows go to and raises what it likes.
+
+        Raises BrokerError: INVALID for columns that make no messages, STORAGE when the disk fails.
+        """
+        check_schema(schema)
+        self._disk = disk
+        self._directory = directory
+        self._put = put
+        self._allow = allow
+        self._path = directory / staged_name(owner, put.writer, put.batch, now)
+        try:
+            self._file: _StagedFile | None = _StagedFile(disk.create(self._path))
+        except OSError as error:
             raise _storage(error) from error
-        if isinstance(error, pa.ArrowException):
+
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Take these rows in and append them, those of one topic in as few parts as is sensible.
+
+        Raises BrokerError: INVALID or LIMIT for rows that cannot be messages, STORAGE when the disk fails.
+        """
+        file = self._file
+        if file is None:
+            return
+        try:
+            for rows in _gathered(chain.from_iterable(map(taken_in, batches))):
+                for part in encode_plain(rows, self._put.topic, self._allow):
+                    file.write(part.pieces, part.rows)
+        except OSError as error:
+            raise _storage(error) from error
+        except pa.ArrowException as error:
             raise unreadable(error) from error
-        raise
-    file.close()
-    return Receipt(
-        writer=put.writer, batch=put.batch, part=put.part, file=path.name, rows=file.rows, bytes=file.size, crc=file.crc
-    )
+
+    def finish(self) -> Receipt:
+        """Returns once everything is durable. Raises BrokerError(STORAGE)."""
+        file, put = self._file, self._put
+        assert file is not None
+        try:
+            file.sync()
+            self._disk.sync_directory(self._directory)
+        except OSError as error:
+            raise _storage(error) from error
+        self._file = None
+        file.close()
+        return Receipt(
+            writer=put.writer, batch=put.batch, part=put.part, file=self._path.name,
+            rows=file.rows, bytes=file.size, crc=file.crc,
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Leave nothing behind, unless it is finished."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            with suppress(OSError):
+                self._disk.unlink(self._path)
 
 
 class _StagedFile:
@@ -101,19 +130,6 @@ class _StagedFile:
     def close(self) -> None:
         """Give the file back."""
         self._file.close()
-
-
-def _taken_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Every batch that comes, through the gate. What cannot be read is the sender's fault, an OSError not excepted."""
-    coming = iter(batches)
-    while True:
-        try:
-            batch = next(coming, None)
-        except (OSError, UnicodeDecodeError) as error:
-            raise unreadable(error) from error
-        if batch is None:
-            return
-        yield from taken_in(batch)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -64,6 +64,13 @@ class Ticket:
         """The same for another range."""
         return replace(self, start=start, end=end)
 
+    def behind(self, position: bytes | None) -> "Ticket":
+        """The ticket for what follows the rows at whose end this position was given."""
+        if position is None:
+            return self
+        start, skip, end = json.loads(position)
+        return replace(self, start=start, skip=skip, end=end)
+
     def encode(self) -> bytes:
         """The ticket as it travels."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()

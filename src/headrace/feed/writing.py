@@ -5,7 +5,7 @@ broker takes the feed's word for who is asking.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from headrace.auth import Identity
 from headrace.feed.messages import Abort, Commit, Committed, Name, Number, Receipt, Report, Request
-from headrace.feed.staging import Put, stage
+from headrace.feed.staging import Put, Upload
 from headrace.log.disk import Disk
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import check_topic, is_own_topic
 
-BODY_SIZE_MAX = 32 << 20
+BODY_SIZE_MAX = 16 << 20
 
-Ask = Callable[[Request], object]
+Ask = Callable[[Request], Awaitable[object]]
 """Puts a request, whose number it chooses, to the broker; gives the answer. Raises BrokerError when it is refused."""
 
 
@@ -57,30 +57,27 @@ T = TypeVar("T")
 
 
 class Writing:
-    """Puts and the actions of writers and readers. `ask` may be called by several threads."""
+    """Uploads, and the actions of writers and readers: they look at a body, and return what is to be awaited."""
 
     def __init__(self, directory: Path, disk: Disk, ask: Ask) -> None:
         self._directory = directory
         self._disk = disk
         self._ask = ask
-        self.actions: dict[str, Callable[[Identity, bytes], object]] = {
+        self.actions: dict[str, Callable[[Identity, bytes], Awaitable[object]]] = {
             "commit": self.commit,
             "abort": self.abort,
             "committed": self.committed,
             "report": self.report,
         }
 
-    def put(self, identity: Identity, command: bytes, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """Stage the rows of a DoPut; the receipt, once they are durable. Raises BrokerError."""
-        wanted = _decoded(command, Put)
-        return msgspec.json.encode(
-            stage(
-                self._disk, self._directory, identity.owner, wanted, schema, batches,
-                allow=lambda topic: _allow(identity, topic), now=time.time_ns() // 1000,
-            )
+    def open(self, identity: Identity, command: bytes, schema: pa.Schema) -> Upload:
+        """Begin to stage the rows of a DoPut; what `finish` returns is its receipt. Raises BrokerError."""
+        return Upload(
+            self._disk, self._directory, identity.owner, _decoded(command, Put), schema,
+            allow=lambda topic: _allow(identity, topic), now=time.time_ns() // 1000,
         )  # fmt: skip
 
-    def commit(self, identity: Identity, body: bytes) -> object:
+    def commit(self, identity: Identity, body: bytes) -> Awaitable[object]:
         """Make staged rows visible; returns once they are durable. Raises BrokerError."""
         wanted = _decoded(body, CommitBody)
         return self._ask(
@@ -90,15 +87,15 @@ class Writing:
             )
         )  # fmt: skip
 
-    def abort(self, identity: Identity, body: bytes) -> object:
+    def abort(self, identity: Identity, body: bytes) -> Awaitable[object]:
         """Throw away staged rows. Raises BrokerError."""
         return self._ask(Abort(id=0, owner=identity.owner, staged=_decoded(body, AbortBody).staged))
 
-    def committed(self, identity: Identity, body: bytes) -> object:
+    def committed(self, identity: Identity, body: bytes) -> Awaitable[object]:
         """The last batch a writer of this identity committed. Raises BrokerError."""
         return self._ask(Committed(id=0, owner=identity.owner, writer=_decoded(body, CommittedBody).writer))
 
-    def report(self, identity: Identity, body: bytes) -> object:
+    def report(self, identity: Identity, body: bytes) -> Awaitable[object]:
         """How far a reader of this identity is. Raises BrokerError."""
         wanted = _decoded(body, ReportBody)
         for topic in wanted.topics or ():

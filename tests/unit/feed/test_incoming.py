@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from headrace.feed.incoming import PLAIN, SLICE_BYTES, UNPACKED_MAX, taken_in
 from headrace.feed.rows import check_schema, encode_rows
 from headrace.feed.schema import HEADERS
-from headrace.feed.staging import Put, stage
+from headrace.feed.staging import Put, Upload
 from headrace.kernels.gate import Fault, check_part
 from headrace.model.batch import Batch
 from headrace.model.errors import BrokerError, Code
 from headrace.model.names import check_topic
 from headrace.model.parts import batches_in
 from tests.crash.faultdisk import FaultDisk
+from tests.harness.drivers import uploaded
 from tests.harness.properties import tried
 
 TEXT = (pa.string(), pa.large_string(), pa.string_view())
@@ -197,10 +198,15 @@ def test_a_stream_with_any_bytes_changed_is_staged_as_sound_batches_or_refused(
     except (pa.ArrowException, OSError):
         return
     disk, directory = FaultDisk(), Path("staging")
+    put = Put("query", 0, "", "orders")
     try:
-        receipt = stage(
-            disk, directory, "ann", Put("query", 0, "", "orders"), reader.schema, reader, allow=check_topic, now=1
-        )
+        upload = Upload(disk, directory, "ann", put, reader.schema, allow=check_topic, now=1)
+        try:
+            batches = list(reader)
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
+            upload.abandon()
+            return
+        receipt = uploaded(upload, batches)
     except BrokerError as error:
         refused = error
     else:

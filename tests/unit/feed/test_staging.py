@@ -12,12 +12,13 @@ import pytest
 from headrace.auth import Identity, Scope
 from headrace.feed.messages import Commit, Receipt, Report, Request
 from headrace.feed.places import belongs, created_us, manifest_name, staged_name, transaction_prefix
-from headrace.feed.staging import Put, stage
+from headrace.feed.staging import Put, Upload
 from headrace.feed.writing import Writing
 from headrace.log import OsDisk
 from headrace.model.errors import BrokerError, Code
 from headrace.model.parts import batches_in
 from tests.crash.faultdisk import FaultDisk, Survival
+from tests.harness.drivers import uploaded
 
 DIRECTORY = Path("staging")
 PUT = Put("query", 3, "7", "out")
@@ -28,7 +29,8 @@ def batch(*values: bytes) -> pa.RecordBatch:
 
 
 def staged(disk: FaultDisk, *batches: pa.RecordBatch) -> Receipt:
-    return stage(disk, DIRECTORY, "ann", PUT, batches[0].schema, batches, allow=lambda topic: None, now=5)
+    upload = Upload(disk, DIRECTORY, "ann", PUT, batches[0].schema, allow=lambda topic: None, now=5)
+    return uploaded(upload, batches)
 
 
 def test_a_receipt_tells_what_is_on_disk_even_after_a_power_failure() -> None:
@@ -43,7 +45,7 @@ def test_a_receipt_tells_what_is_on_disk_even_after_a_power_failure() -> None:
     assert found == [b"one", b"two", b"three"]
 
 
-def test_small_batches_are_gathered_into_one_part() -> None:
+def test_what_is_written_at_once_is_one_part() -> None:
     disk = FaultDisk()
     receipt = staged(disk, *(batch(b"%d" % n) for n in range(500)))
     data = bytes(disk.contents(DIRECTORY / receipt.file))
@@ -87,7 +89,7 @@ class Asked:
     def __init__(self) -> None:
         self.requests: list[Request] = []
 
-    def __call__(self, request: Request) -> object:
+    async def __call__(self, request: Request) -> object:
         self.requests.append(request)
         return {}
 
@@ -115,7 +117,7 @@ def test_every_topic_of_the_rows_is_checked(tmp_path: Path, topic: str, words: s
     rows = pa.record_batch(columns) if by_column else batch(b"x")
     command = msgspec.json.encode({"writer": "w", "batch": 0, "part": "0", "topic": "out" if by_column else topic})
     with pytest.raises(BrokerError, match=words):
-        writing(tmp_path, Asked()).put(ANN, command, rows.schema, [rows])
+        uploaded(writing(tmp_path, Asked()).open(ANN, command, rows.schema), [rows])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,19 +128,19 @@ def test_every_topic_of_the_rows_is_checked(tmp_path: Path, topic: str, words: s
 )  # fmt: skip
 def test_bad_commands_are_refused(tmp_path: Path, command: bytes) -> None:
     with pytest.raises(BrokerError) as refused:
-        writing(tmp_path, Asked()).put(ANN, command, batch(b"x").schema, [batch(b"x")])
+        writing(tmp_path, Asked()).open(ANN, command, batch(b"x").schema)
     assert refused.value.code is Code.INVALID
 
 
-def test_what_drivers_decide_is_passed_on_in_the_name_of_the_key(tmp_path: Path) -> None:
+async def test_what_drivers_decide_is_passed_on_in_the_name_of_the_key(tmp_path: Path) -> None:
     asked = Asked()
     side = writing(tmp_path, asked)
-    receipt = msgspec.json.decode(
-        side.put(ANN, b'{"writer": "w", "batch": 0, "topic": "out"}', batch(b"x").schema, [batch(b"x")])
+    receipt = uploaded(
+        side.open(ANN, b'{"writer": "w", "batch": 0, "topic": "out"}', batch(b"x").schema), [batch(b"x")]
     )
     body = msgspec.json.encode({"writer": "w", "batch": 0, "staged": [receipt]})
-    assert side.actions["commit"](ANN, body) == {}
-    side.actions["report"](ANN, b'{"reader": "lake", "topics": ["in"], "offset": 5}')
+    assert await side.actions["commit"](ANN, body) == {}
+    await side.actions["report"](ANN, b'{"reader": "lake", "topics": ["in"], "offset": 5}')
     commit, report = asked.requests
     assert isinstance(commit, Commit)
     assert (commit.owner, commit.subscribe, commit.staged[0].rows) == ("ann", ("in*",), 1)

@@ -1,11 +1,10 @@
 """Waiting for the log to grow."""
 
-import threading
-from collections.abc import Callable
+import asyncio
+from collections.abc import Iterator
 
 import pytest
 
-from headrace.feed import watch
 from headrace.feed.watch import Watch
 from headrace.model.errors import StorageError
 
@@ -16,7 +15,7 @@ class Growing:
     def __init__(self) -> None:
         self.latest = 10
         self.looks = 0
-        self.enough = threading.Event()
+        self.enough = asyncio.Event()
 
     def __call__(self) -> int:
         self.looks += 1
@@ -25,61 +24,57 @@ class Growing:
         return self.latest
 
 
-def in_thread(call: Callable[[], int]) -> tuple[threading.Thread, list[int]]:
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(call()))
-    thread.start()
-    return thread, answers
+async def test_what_is_there_is_answered_at_once() -> None:
+    assert await Watch(Growing()).wait(9, 1000) == 10
 
 
-def test_what_is_there_is_answered_at_once() -> None:
-    assert Watch(Growing()).wait(9, 1000) == 10
+async def test_a_time_out_is_answered_with_what_there_is() -> None:
+    assert await Watch(Growing()).wait(10, 0) == 10
+    assert await Watch(Growing()).wait(10, 0.01) == 10
 
 
-def test_a_time_out_is_answered_with_what_there_is() -> None:
-    assert Watch(Growing()).wait(10, 0) == 10
-    assert Watch(Growing()).wait(10, 0.01) == 10
-
-
-def test_everybody_is_answered_when_their_offset_has_come() -> None:
+async def test_everybody_is_answered_when_their_offset_has_come() -> None:
     growing = Growing()
     waiting = Watch(growing)
-    early = [in_thread(lambda: waiting.wait(10, 1000)) for _ in range(3)]
-    late = in_thread(lambda: waiting.wait(11, 1000))
-    assert growing.enough.wait(60)
+    early = [asyncio.create_task(waiting.wait(10, 1000)) for _ in range(300)]
+    late = asyncio.create_task(waiting.wait(11, 1000))
+    await growing.enough.wait()
     growing.latest = 11
-    for thread, answers in early:
-        thread.join(60)
-        assert answers == [11]
-    assert late[0].is_alive()
+    assert set(await asyncio.gather(*early)) == {11}
+    assert not late.done()
     growing.latest = 12
-    late[0].join(60)
-    assert late[1] == [12]
+    assert await late == 12
 
 
-def test_nobody_looks_when_nobody_waits() -> None:
+async def test_nobody_looks_when_nobody_waits() -> None:
     growing = Growing()
-    before = threading.active_count()
     waiting = Watch(growing)
-    thread, _ = in_thread(lambda: waiting.wait(10, 1000))
-    assert growing.enough.wait(60)
+    asked = asyncio.create_task(waiting.wait(10, 1000))
+    await growing.enough.wait()
     growing.latest = 11
-    thread.join(60)
-    for each in threading.enumerate():
-        if each.name == "watch":
-            each.join(60)
+    await asked
+    others = [each for each in asyncio.all_tasks() if each.get_name() == "feed-watch"]
+    await asyncio.gather(*others)
     looks = growing.looks
-    assert threading.active_count() <= before
-    assert growing.looks == looks
+    assert await waiting.wait(10, 1000) == 11
+    assert growing.looks == looks + 1
+    assert [each for each in asyncio.all_tasks() if each.get_name() == "feed-watch"] == []
 
 
-def test_a_crowd_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "WAITERS_MAX", 0)
-    assert Watch(Growing()).wait(10, 1000) == 10
+async def test_who_goes_away_is_waited_for_no_longer() -> None:
+    growing = Growing()
+    waiting = Watch(growing)
+    asked = [asyncio.create_task(waiting.wait(10, 1000)) for _ in range(3)]
+    await growing.enough.wait()
+    for each in asked:
+        each.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*(each for each in asyncio.all_tasks() if each.get_name() == "feed-watch"))
+    assert await waiting.wait(9, 0) == 10
 
 
-def test_a_log_that_cannot_be_read_is_told_to_who_waits() -> None:
-    answers = iter([10])
+async def test_a_log_that_cannot_be_read_is_told_to_who_waits() -> None:
+    answers: Iterator[int] = iter([10])
 
     def _latest() -> int:
         for answer in answers:
@@ -87,4 +82,4 @@ def test_a_log_that_cannot_be_read_is_told_to_who_waits() -> None:
         raise StorageError("damaged")
 
     with pytest.raises(StorageError, match="damaged"):
-        Watch(_latest).wait(10, 0.05)
+        await Watch(_latest).wait(10, 0.05)
