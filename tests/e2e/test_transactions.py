@@ -197,7 +197,8 @@ def test_without_pyarrow_the_broker_serves_without_the_feed(tmp_path: Path) -> N
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        said = [line.split()[:2] for line in iter(process.stdout.readline, "ready\n")]
+        lines = iter(process.stdout.readline, "ready\n")
+            said = [line.split()[:2] for line in lines if line.startswith("listening ")]
         process.terminate()
         errors = process.communicate()[1]
     assert said == [["listening", "http"]]
