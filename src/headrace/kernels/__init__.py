@@ -14,7 +14,7 @@ from types import ModuleType
 
 MODULES = (
     "gate", "blipmq", "blipmq_exchange", "sspq", "fujin", "fujin_reading", "grpcq", "grpcq_deliveries", "records",
-    "columns", "identities",
+    "columns", "identities", "envelopes",
 )  # fmt: skip
 
 

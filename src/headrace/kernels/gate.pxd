@@ -7,6 +7,8 @@ cdef unsigned int _KIND, _PROTOCOL_MAX, _COLUMNS_MAX
 cdef long long _TIME_MAX
 cdef int _SOUND, _HEADER, _TOPIC, _SIZES, _ORDER, _PADDING, _HEADERS, _TEXT
 
+cpdef bint is_text(const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end) except -1
+
 cpdef int check_part(const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end) except -1
 
 @cython.locals(
@@ -45,7 +47,7 @@ cdef int _headers_fault(
 cdef bint _is_ascii(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
 
 @cython.locals(byte=cython.uint, more=Py_ssize_t, low=cython.uint, high=cython.uint, i=Py_ssize_t)
-cdef bint _is_utf8(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef bint is_text_at(const unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
 
 cdef Py_ssize_t _padded(Py_ssize_t size) noexcept
 

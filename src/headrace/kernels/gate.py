@@ -83,7 +83,7 @@ def fault_of(data: Pointer, start: int, end: int) -> int:
     at = start + _HEADER_SIZE
     if _padded(topic_size) > after - at:
         return _SIZES
-    if not topic_size or not _is_utf8(data, at, at + topic_size):
+    if not topic_size or not is_text_at(data, at, at + topic_size):
         return _TOPIC
     if not _is_zero(data, at + topic_size, at + _padded(topic_size)):
         return _PADDING
@@ -148,7 +148,7 @@ def _are_texts(data: Pointer, ends_at: int, count: int, cells_at: int, size: int
     first = 0
     for i in range(1, count + 1):
         last = _u32(data, ends_at + 4 * i)
-        if not _is_utf8(data, cells_at + first, cells_at + last):
+        if not is_text_at(data, cells_at + first, cells_at + last):
             return False
         first = last
     return True
@@ -166,7 +166,7 @@ def _headers_fault(data: Pointer, ends_at: int, count: int, cells_at: int) -> in
             at += 2
             if size > after - at - 4:
                 return _HEADERS
-            if not _is_utf8(data, at, at + size):
+            if not is_text_at(data, at, at + size):
                 return _TEXT
             at += size
             size = _u32(data, at)
@@ -186,7 +186,18 @@ def _is_ascii(data: Pointer, at: int, end: int) -> bool:
     return seen < 0x80
 
 
-def _is_utf8(data: Pointer, at: int, end: int) -> bool:
+def is_text(buf: Buffer, start: int, end: int) -> bool:
+    """Whether these bytes are UTF-8, as Python has it."""
+    assert 0 <= start <= end <= len(buf)
+    if start == end:
+        return True
+    if cython.compiled:
+        return is_text_at(cython.address(buf[0]), start, end)
+    return is_text_at(buf, start, end)
+
+
+def is_text_at(data: Pointer, at: int, end: int) -> bool:
+    """The same for who knows that the bytes are there."""
     if not cython.compiled:
         try:
             bytes(data[at:end]).decode()

@@ -1,17 +1,20 @@
-"""grpcq envelopes out of Arrow columns of bytes: a whole batch at once, culprits found when one does not decode.
+"""grpcq envelopes out of Arrow columns of bytes: the plain ones of a batch at once, all others one by one.
 
-With ptars a batch is decoded without Python looking at a message; without it each is decoded by protobuf. Pure: knows
-no Spark.
+Protobuf's own decoder decides what an envelope is and what it says. Where ptars is installed, and kernels are compiled,
+it decodes those that are so plain that both read the same in them, without Python looking at a message; whatever else
+somebody sent it never gets to see. Pure: knows no Spark.
 """
 
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 from google.protobuf.message import DecodeError
 
+from headrace.kernels.envelopes import COMPILED, mark_plain
 from headrace.model.errors import BrokerError
 from headrace.protocols.grpcq.envelope import NOT_A_MESSAGE, check_message
 from headrace.protocols.grpcq.grpcq_pb2 import Message
@@ -20,6 +23,11 @@ pc: Any = pyarrow.compute
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 METADATA = pa.map_(pa.string(), pa.string())
 _PAYLOAD_UNLIMITED = 1 << 62
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999. A timestamp that is no date in them says nothing."""
+
+Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 _KINDS: dict[str, Any] = {
     "originator": pa.string(), "topic": pa.string(), "action": pa.string(), "payload": pa.binary(),
     "message_id": pa.string(), "timestamp_ms": pa.int64(), "metadata": METADATA,
@@ -39,8 +47,8 @@ class Decoder:
     """Decodes batches of messages: columns offset, timestamp, topic, protocol, message_id, headers and value."""
 
     def __init__(self, *, fast: bool | None = None) -> None:
-        """`fast` says whether to use ptars; None means if it is installed."""
-        self._fast = _ptars() if (find_spec("ptars") is not None if fast is None else fast) else None
+        """`fast` says whether to use ptars; None means if it is installed, and plain envelopes are found fast."""
+        self._fast = _ptars() if (COMPILED and find_spec("ptars") is not None if fast is None else fast) else None
 
     def __call__(self, batch: pa.RecordBatch) -> Decoded:
         """The envelopes and the rest; every row is in one of them."""
@@ -52,11 +60,17 @@ class Decoder:
     def _fields(self, values: Any) -> tuple[pa.RecordBatch, Any]:
         """The fields of those values that are envelopes, and for each value the reason why it is none, or null."""
         reasons = np.full(len(values), None, object)
-        if self._fast is None:
-            fields = _each(values, 0, reasons)
-        else:
-            fields = pa.Table.from_batches(self._halved(pc.fill_null(values, b""), 0, reasons), _DECODED)
-        table = fields.combine_chunks()
+        plain = _plain(values) if self._fast is not None else np.zeros(len(values), np.bool_)
+        tables, places = self._fast_fields(values, plain)
+        others = np.flatnonzero(~plain)
+        if len(others):
+            tables.append(_each(values.take(pa.array(others)), others, reasons))
+            places.append(np.array([at for at in others if reasons[at] is None], np.int64))
+        table = pa.concat_tables(tables) if tables else _DECODED.empty_table()
+        if len(tables) > 1:
+            order: Any = pa.array(np.argsort(np.concatenate(places), kind="stable"))
+            table = table.take(order)
+        table = table.combine_chunks()
         empty = pc.or_(pc.equal(table["topic"], ""), pc.equal(table["action"], ""))
         if pc.any(empty).as_py():
             at = np.flatnonzero([reason is None for reason in reasons])[np.asarray(empty)]
@@ -66,26 +80,37 @@ class Decoder:
         batches = table.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], _DECODED), pa.array(reasons, pa.string())
 
-    def _halved(self, values: Any, start: int, reasons: "np.ndarray[Any, Any]") -> list[pa.RecordBatch]:
-        """Decode at once; when that fails, each half by itself, until the culprits are alone."""
-        if not len(values):
-            return []
+    def _fast_fields(self, values: Any, plain: Flags) -> tuple[list[pa.Table], list[Places]]:
+        """The fields of the plain values, and which those are. Should they not decode, they are plain no more."""
+        if self._fast is None or not plain.any():
+            return [], []
+        chosen = values if plain.all() else values.filter(pa.array(plain))
         try:
-            assert self._fast is not None
-            return [self._fast.array_to_record_batch(values).cast(_DECODED)]
-        except ValueError:
-            if len(values) == 1:
-                reasons[start] = _reason(values[0].as_py())
-                return []
-        middle = len(values) // 2
-        left = self._halved(values[:middle], start, reasons)
-        return left + self._halved(values[middle:], start + middle, reasons)
+            decoded = self._fast.array_to_record_batch(chosen).cast(_DECODED)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # ptars panics with a class of its own, which is no Exception
+            plain[:] = False
+            return [], []
+        return [pa.Table.from_batches([decoded])], [np.flatnonzero(plain)]
 
 
-def _each(values: Any, start: int, reasons: "np.ndarray[Any, Any]") -> pa.Table:
-    """The same by protobuf's own decoder, one message after the other."""
+def _plain(values: Any) -> Flags:
+    """Which of the values are plain envelopes."""
+    cells = pc.fill_null(values, b"").cast(pa.binary())
+    _, ends, data = cells.buffers()
+    marks = np.zeros(len(cells), np.uint8)
+    if len(cells):
+        bounds = np.frombuffer(ends, np.int32, len(cells) + 1, 4 * cells.offset)
+        mark_plain(bounds.data, memoryview(data).cast("B") if data is not None else b"", marks.data)
+    found: Flags = marks.astype(np.bool_) & np.asarray(pc.is_valid(values))
+    return found
+
+
+def _each(values: Any, places: Places, reasons: "np.ndarray[Any, Any]") -> pa.Table:
+    """The same by protobuf's own decoder, one message after the other; `places` are theirs among the reasons."""
     rows: list[dict[str, Any]] = []
-    for index, value in enumerate(values.to_pylist(), start):
+    for index, value in zip(places, values.to_pylist(), strict=True):
         try:
             message = Message.FromString(value or b"")
         except DecodeError as error:
@@ -99,7 +124,9 @@ def _envelopes(batch: pa.RecordBatch, fields: pa.RecordBatch) -> pa.RecordBatch:
     """Where the messages are in the log, and what their envelopes say."""
     fallback = pc.binary_join_element_wise("headrace-", batch.column("offset").cast(pa.string()), "")
     own = pc.if_else(pc.equal(fields["message_id"], ""), None, fields["message_id"])
-    sent = pc.multiply(fields["timestamp_ms"], 1000).cast(TIMESTAMP)
+    stamp = fields["timestamp_ms"]
+    is_date = pc.and_(pc.greater_equal(stamp, _FIRST_MS), pc.less_equal(stamp, _LAST_MS))
+    stamp = pc.if_else(pc.and_(is_date, pc.not_equal(stamp, 0)), stamp, None)
     columns: dict[str, Any] = {
         "offset": batch.column("offset"),
         "timestamp": batch.column("timestamp").cast(TIMESTAMP),
@@ -108,7 +135,7 @@ def _envelopes(batch: pa.RecordBatch, fields: pa.RecordBatch) -> pa.RecordBatch:
         "service": fields["topic"],
         "action": fields["action"],
         "message_id": pc.coalesce(own, batch.column("message_id"), fallback),
-        "sent": pc.if_else(pc.equal(fields["timestamp_ms"], 0), None, sent),
+        "sent": pc.multiply(stamp, 1000).cast(TIMESTAMP),
         "payload": fields["payload"],
         "metadata": fields["metadata"],
     }
