@@ -1,4 +1,7 @@
-"""Compiles the kernels when a C compiler is there; without one the same sources run interpreted."""
+"""Compiles the kernels when a C compiler is there; without one the same sources run interpreted.
+
+With HEADRACE_SANITIZE=1 in the environment they are compiled for tests: bounds checked, and with AddressSanitizer.
+"""
 
 import os
 import warnings
@@ -9,14 +12,21 @@ from setuptools import Extension, setup
 KERNELS = sorted(path.with_suffix(".py") for path in Path("src/headrace/kernels").glob("*.pxd"))
 SCRIBE = Path("src/headrace/log/scribe.pyx")
 
+SANITIZE = os.environ.get("HEADRACE_SANITIZE") == "1"
 DIRECTIVES = {
     "language_level": "3",
     "annotation_typing": False,
-    "boundscheck": False,
+    "boundscheck": SANITIZE,
     "cdivision": True,
-    "initializedcheck": False,
+    "initializedcheck": SANITIZE,
     "wraparound": False,
 }
+FLAGS = ["-O1", "-g", "-fsanitize=address", "-fno-omit-frame-pointer"] if SANITIZE else ["-O3"]
+LINKED = ["-fsanitize=address"] if SANITIZE else []
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts[1:])
 
 
 def kernel_extensions() -> list[Extension]:
@@ -29,7 +39,9 @@ def kernel_extensions() -> list[Extension]:
     except ImportError:
         return []
     extensions = [
-        Extension(".".join(path.with_suffix("").parts[1:]), [str(path)], extra_compile_args=["-O3"])
+        Extension(
+            ".".join(path.with_suffix("").parts[1:]), [str(path)], extra_compile_args=FLAGS, extra_link_args=LINKED
+        )
         for path in (*KERNELS, SCRIBE)
     ]
     try:

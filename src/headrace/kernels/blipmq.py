@@ -88,7 +88,7 @@ def scan_publishes(buf: Buffer, pos: int, end: int, timestamp_us: int) -> tuple[
     at = pos
     runs = 0
     if cython.compiled:
-        data = cython.address(buf[0])
+        data = cython.address(buf[0]) if len(buf) else cython.NULL
         scratch = PyBytes_FromStringAndSize(cython.NULL, 8 * ((end - pos) // 17 + 1))
         marks = cython.cast(cython.p_uint, PyBytes_AS_STRING(scratch))
     else:

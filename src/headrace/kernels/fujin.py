@@ -96,7 +96,7 @@ def scan_writes(buf: Buffer, pos: int, end: int, form: Form, timestamp_us: int) 
     at = pos
     runs = 0
     if cython.compiled:
-        data = cython.address(buf[0])
+        data = cython.address(buf[0]) if len(buf) else cython.NULL
         scratch = PyBytes_FromStringAndSize(cython.NULL, 8 * ((end - pos) // _LEAST + 1))
         marks = cython.cast(cython.p_uint, PyBytes_AS_STRING(scratch))
     else:

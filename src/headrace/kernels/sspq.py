@@ -48,6 +48,8 @@ def scan_sends(
     every message gets, or AS_SENT. The caller bounds batches by `end`.
     """
     assert 0 <= pos <= end <= len(buf)
+    if pos == end:
+        return pos, []
     data: Pointer = cython.address(buf[0]) if cython.compiled else buf
     name = topic.encode()
     publishes: list[Publish] = []
