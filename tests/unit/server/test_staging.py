@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -26,16 +27,15 @@ from tests.harness.properties import tried
 
 DIRECTORY = Path("staging")
 OWNER, WRITER = "ann", "query"
-ROWS = pa.record_batch(
-    {
-        "value": pa.array([b"one", b"two", b"", b"four"]),
-        "key": pa.array([b"k", None, b"", b"kk"]),
-        "topic": pa.array(["a", "b", "a", "a"]),
-        "headers": pa.array([[("h", b"1")], None, [], [("i", b""), ("j", b"22")]], HEADERS),
-        "message_id": pa.array(["1", "ü", None, "4"]),
-    }
-)
-LETTERS = pa.record_batch({"value": pa.array([b"x", b"y"]), "redriven_from": pa.array([7, 9])})
+COLUMNS: dict[str, Any] = {
+    "value": pa.array([b"one", b"two", b"", b"four"]),
+    "key": pa.array([b"k", None, b"", b"kk"]),
+    "topic": pa.array(["a", "b", "a", "a"]),
+    "headers": pa.array([[("h", b"1")], None, [], [("i", b""), ("j", b"22")]], HEADERS),
+    "message_id": pa.array(["1", "ü", None, "4"]),
+}
+ROWS = pa.record_batch(COLUMNS)
+LETTERS = pa.RecordBatch.from_arrays([pa.array([b"x", b"y"]), pa.array([7, 9])], ["value", "redriven_from"])
 
 
 class Desk:
