@@ -198,7 +198,7 @@ def test_without_pyarrow_the_broker_serves_without_the_feed(tmp_path: Path) -> N
     ) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "ready\n")
-            said = [line.split()[:2] for line in lines if line.startswith("listening ")]
+        said = [line.split()[:2] for line in lines if line.startswith("listening ")]
         process.terminate()
         errors = process.communicate()[1]
     assert said == [["listening", "http"]]
