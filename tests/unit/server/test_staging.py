@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from headrace.feed.messages import Receipt
 from headrace.feed.places import DAMAGED_SUFFIX
 from headrace.feed.schema import HEADERS
-from headrace.feed.staging import Put, stage
+from headrace.feed.staging import Put, Upload
 from headrace.kernels.gate import Fault, check_part
 from headrace.model.batch import Batch, Protocol, build_batch
 from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.names import REDRIVEN_TOPIC
 from headrace.server.staging import Staging
 from tests.crash.faultdisk import FaultDisk
+from tests.harness.drivers import uploaded
 from tests.harness.properties import tried
 
 DIRECTORY = Path("staging")
@@ -44,9 +45,9 @@ class Desk:
     def __init__(self, rows: pa.RecordBatch = ROWS, *, record_bytes: int = 1 << 20) -> None:
         self.disk = FaultDisk()
         self.staging = Staging(DIRECTORY, self.disk, record_bytes=record_bytes)
-        self.receipt = stage(
-            self.disk, DIRECTORY, OWNER, Put(WRITER, 0, "", "out"), rows.schema, [rows], allow=lambda _: None, now=1
-        )
+        put = Put(WRITER, 0, "", "out")
+        upload = Upload(self.disk, DIRECTORY, OWNER, put, rows.schema, allow=lambda _: None, now=1)
+        self.receipt = uploaded(upload, [rows])
 
     @property
     def contents(self) -> bytes:
