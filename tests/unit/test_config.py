@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.broker.settings import BrokerSettings, RetryPolicy, TopicSettings
 from headrace.config import (
     Address,
+    CertificateEntry,
     Config,
     ConfigError,
     KeyEntry,
@@ -427,3 +428,21 @@ def test_the_example_in_yaml_can_be_used() -> None:
     entry = config.auth.api_keys[0]
     assert isinstance(entry, KeyEntry)
     assert len(entry.hash) == len("sha256:") + 32 + 1 + 64
+
+
+@pytest.mark.parametrize("trying", [False, True])
+@pytest.mark.parametrize(
+    ("file", "environ"),
+    [
+        ('[auth]\ncertificates = ["a", {name = "b", publish = ["x"]}]', {}),
+        ('[[auth.certificates]]\nname = "a"\n[[auth.certificates]]\nname = "b"\npublish = ["x"]', {}),
+        ('[auth]\ncertificates = ["c"]', {"HEADRACE_AUTH__CERTIFICATES": '["a", {"name": "b", "publish": ["x"]}]'}),
+    ],
+)
+def test_certificates_are_names_or_tables(tmp_path: Path, file: str, environ: dict[str, str], trying: bool) -> None:
+    config = load(write(tmp_path, file), environ)
+    if trying:
+        config = dev(config)
+    expected = (CertificateEntry(name="a"), CertificateEntry(name="b", publish=("x",)))
+    assert config.auth.certificates == expected
+    assert load(None, {"HEADRACE_AUTH__CERTIFICATES": "a, b c"}).auth.certificates[1].name == "b c"

@@ -4,7 +4,7 @@ Every call takes plain values and `now` (microseconds). What is to be remembered
 something out of `drain_ready`; the caller appends the one to the log and tells the others.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Self
 
 import msgspec
@@ -61,23 +61,32 @@ class Broker:
         self._wakes: Alarms[int] = Alarms()
         self._sweeps: Alarms[str] = Alarms()
 
+    def bound(self, *, topics: int, subscriptions: int, readers: int, writers: int) -> None:
+        """From now on nobody may have more of these by further requests; 0 is no bound."""
+        self._registry.topic_shares.most = topics
+        self._registry.subscription_shares.most = subscriptions
+        self.readers.shares.most = readers
+        self.writers.shares.most = writers
+
     # Subscriptions
 
     def subscribe(
         self, topic: str, *, qos: int, owner: str, name: str = "", start: Start = Start.LATEST, tail: bool = False,
-        at: int, now: int,
+        maker: str = "", at: int, now: int,
     ) -> int:  # fmt: skip
         """Make a subscription and return its id, or find the one that is meant.
 
         `at` is the offset the next message will get. With a name, everybody of the same owner shares one, and it stays
         until it is removed. Without, a subscription of the same owner, topic and QoS that nobody has used since a
-        restart is handed back.
+        restart is handed back. A new one counts for the share of its `maker`, or else of its owner.
+        Raises BrokerError(LIMIT).
         """
         registry = self._registry
-        sub = registry.shared(owner, topic, name) if name else registry.claim(owner, topic, qos)
+        sub = registry.shared(owner, topic, name) if name else registry.found_again(owner, topic, qos)
         if sub is None:
             cursor = at if start is Start.LATEST else 0
-            definition = Definition(topic=topic, qos=qos, owner=owner, name=name, cursor=cursor, tail=tail)
+            registry.subscription_shares.check(maker or owner)
+            definition = Definition(topic=topic, qos=qos, owner=owner, name=name, cursor=cursor, tail=tail, maker=maker)
             sub = registry.create(definition)
             self._journal.subscription(Event.SUBSCRIBED, sub.id, now, detail=msgspec.json.encode(definition))
         sub.use(now)
@@ -92,6 +101,18 @@ class Broker:
             self._waiting.call(sub, len(sub.waiters))
             self._wakes.cancel(sub.id)
             self._registry.remove(sub)
+
+    def knows(self, topic: str) -> bool:
+        """Whether the topic is there, or about to be made."""
+        return self._registry.knows(topic)
+
+    def claim(self, topics: Iterable[str], maker: str) -> None:
+        """Somebody is about to make those of these topics that are not there: they count for their share.
+
+        A snapshot remembers it; a topic read back from the log alone counts for nobody.
+        Raises OverQuota; then none is counted.
+        """
+        self._registry.claim(topics, maker)
 
     # Deliveries
 

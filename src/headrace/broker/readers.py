@@ -10,6 +10,7 @@ import msgspec
 from headrace.broker.alarms import NEVER
 from headrace.broker.journal import Journal
 from headrace.broker.ordered import Ordered
+from headrace.broker.shares import Shares
 from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event
 
@@ -36,6 +37,7 @@ class Readers:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self.shares = Shares("readers", "limits.readers_per_key_max")
         self._known: dict[tuple[str, str], Reader] = {}
         self._ordered: Ordered[tuple[str, str]] = Ordered()
 
@@ -46,10 +48,12 @@ class Readers:
         """The reader needs nothing below this offset any more; the first report makes it known.
 
         An offset before the last one is taken at its word: a pipeline may begin again.
-        Raises BrokerError(LIMIT) when there are too many readers, or topics of one.
+        Raises BrokerError(LIMIT) when there are too many readers, of all or of this owner, or topics of one.
         """
-        if (owner, name) not in self._known and len(self._known) >= READERS_MAX:
-            raise BrokerError(Code.LIMIT, f"there are {READERS_MAX} readers; remove one that is gone")
+        if (owner, name) not in self._known:
+            if len(self._known) >= READERS_MAX:
+                raise BrokerError(Code.LIMIT, f"there are {READERS_MAX} readers; remove one that is gone")
+            self.shares.check(owner)
         if topics is not None and len(topics) > TOPICS_MAX:
             raise BrokerError(Code.LIMIT, f"{len(topics)} topics; report at most {TOPICS_MAX}, or all as null")
         chosen = None if topics is None else tuple(topics)
@@ -66,9 +70,11 @@ class Readers:
         if reader.offset is None:
             if self._known.pop(key, None) is not None:
                 self._ordered.remove((reader.reader, reader.owner))
+                self.shares.give(reader.owner)
             return
         if key not in self._known:
             self._ordered.add((reader.reader, reader.owner))
+            self.shares.add(reader.owner)
         self._known[key] = reader
 
     def page(self, start: tuple[str, str], limit: int) -> list[Reader]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from headrace.broker.ordered import Ordered
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.shares import Shares
 from headrace.broker.subscription import Definition, Subscription
 from headrace.broker.topic import Topic
 from headrace.model.delivery import BatchSource
@@ -19,6 +20,8 @@ class Registry:
     removed               the tally of subscriptions that are gone
     removed_redelivered   their redeliveries
     last_id               the highest subscription id ever given
+    topic_shares          whose share of topics is how big; topics are for good
+    subscription_shares   the same of subscriptions
     """
 
     def __init__(self, source: BatchSource, settings: BrokerSettings) -> None:
@@ -33,6 +36,9 @@ class Registry:
         self.removed = [0] * OUTCOMES
         self.removed_redelivered = 0
         self.last_id = 0
+        self.topic_shares = Shares("topics", "limits.topics_per_key_max")
+        self.subscription_shares = Shares("subscriptions", "limits.subscriptions_per_key_max")
+        self._claimed: dict[str, str] = {}
 
     def topics(self) -> Iterable[Topic]:
         """Every topic published to or subscribed to."""
@@ -42,20 +48,38 @@ class Registry:
         """The topic of this name if there is one."""
         return self._topics.get(name)
 
+    def knows(self, name: str) -> bool:
+        """Whether there is a topic of this name, or somebody is about to make it."""
+        return name in self._topics or name in self._claimed
+
+    def claim(self, names: Iterable[str], maker: str) -> None:
+        """Count topics that are about to be made for their maker's share. Those that are known are nothing to do.
+
+        Raises OverQuota; then none is counted.
+        """
+        new = {name for name in names if not self.knows(name)}
+        if new:
+            self.topic_shares.take(maker, len(new))
+            self._claimed.update(dict.fromkeys(new, maker))
+
     def topic(self, name: str) -> Topic:
         """The topic of this name, made with what is stored of it when it is new here."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self.restore_topic(name, 0, 0)
+            topic.maker = self._claimed.pop(name, "")
         return topic
 
-    def restore_topic(self, name: str, published: int, end: int) -> Topic:
+    def restore_topic(self, name: str, published: int, end: int, maker: str = "") -> Topic:
         """A topic of which the messages before an offset are counted; the source knows of the others."""
         if name not in self._topics:
             self.names.add(name)
         topic = self._topics[name] = Topic(name, self._settings)
         topic.published = published + self._source.count_from(name, end)
         topic.end = max(end, self._source.topic_end(name))
+        if maker:
+            topic.maker = maker
+            self.topic_shares.add(maker)
         return topic
 
     def create(self, definition: Definition, identity: int | None = None) -> Subscription:
@@ -73,6 +97,7 @@ class Registry:
         self.subscriptions[sub.id] = sub
         sub.topic.subscriptions[sub.id] = sub
         sub.topic.has_qos0 |= not sub.qos
+        self.subscription_shares.add(definition.maker or definition.owner)
         if definition.name:
             self._named[definition.owner, definition.topic, definition.name] = sub
 
@@ -83,6 +108,7 @@ class Registry:
         self.placed.remove((definition.topic, sub.id))
         del sub.topic.subscriptions[sub.id]
         sub.batch = None
+        self.subscription_shares.give(definition.maker or definition.owner)
         self._named.pop((definition.owner, definition.topic, definition.name), None)
         self.removed = [a + b for a, b in zip(self.removed, sub.tally, strict=True)]
         self.removed_redelivered += sub.redelivered
@@ -98,7 +124,7 @@ class Registry:
         """The owner's shared subscription of this name."""
         return self._named.get((owner, topic, name))
 
-    def claim(self, owner: str, topic: str, qos: int) -> Subscription | None:
+    def found_again(self, owner: str, topic: str, qos: int) -> Subscription | None:
         """The oldest recovered subscription of this owner, topic and QoS that nobody has used yet."""
         key = owner, topic, qos
         offered = self._unclaimed.get(key, [])

@@ -18,11 +18,12 @@ class BadSnapshot(HeadraceError):
 
 
 class SavedTopic(msgspec.Struct, frozen=True, array_like=True):
-    """A topic's totals up to an offset."""
+    """A topic's totals up to an offset, and for whose share it counts."""
 
     name: str
     published: int
     end: int
+    maker: str = ""
 
 
 class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
@@ -77,7 +78,7 @@ def encode(registry: Registry, writers: Writers, readers: Readers, identities: I
         Saved(
             version=VERSION,
             last_id=registry.last_id,
-            topics=[SavedTopic(t.name, t.published, t.end) for t in map(registry.topic, registry.names)],
+            topics=[SavedTopic(t.name, t.published, t.end, t.maker) for t in map(registry.topic, registry.names)],
             subscriptions=[_save(sub) for sub in registry.subscriptions.values()],
             removed=registry.removed,
             removed_redelivered=registry.removed_redelivered,
@@ -101,7 +102,7 @@ def load(
     registry.removed = saved.removed
     registry.removed_redelivered = saved.removed_redelivered
     for known in saved.topics:
-        registry.restore_topic(known.name, known.published, known.end)
+        registry.restore_topic(known.name, known.published, known.end, known.maker)
     for saved_writer in saved.writers:
         _load_writer(saved_writer, writers)
     for reader in saved.readers:

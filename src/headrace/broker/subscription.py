@@ -22,7 +22,7 @@ class Definition:
     """What a subscription is, as recorded when it was made.
 
     `cursor` is where it began to read; with `tail` what failed goes behind everything there is, instead of coming back
-    after a pause.
+    after a pause. `maker` is whose share it counts for, where that is not the owner's: one that all share has no owner.
     """
 
     topic: str
@@ -31,6 +31,7 @@ class Definition:
     name: str
     cursor: int
     tail: bool = False
+    maker: str = ""
 
 
 class Subscription:

@@ -19,10 +19,11 @@ class Topic:
     end         the offset after the last visible message
     waiting     subscriptions with somebody waiting for the next message
     unchecked   messages since QoS 0 subscriptions were last checked for overflow
+    maker       whose share it counts for; nobody's if that is not known, or the broker's own
     """
 
     __slots__ = (
-        "_first_wait_us", "delay_us", "end", "has_qos0", "name", "policy", "published", "subscriptions",
+        "_first_wait_us", "delay_us", "end", "has_qos0", "maker", "name", "policy", "published", "subscriptions",
         "ttl_us", "unchecked", "waiting",
     )  # fmt: skip
 
@@ -39,6 +40,7 @@ class Topic:
         self.subscriptions: dict[int, Subscription] = {}
         self.waiting: dict[int, Subscription] = {}
         self.unchecked = 0
+        self.maker = ""
 
     def saw(self, batch: Batch) -> None:
         """Count a batch; one that was counted before changes nothing."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from headrace.broker.shares import Shares
 from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event, EventPart
 
@@ -62,6 +63,7 @@ class Writers:
 
     def __init__(self) -> None:
         self._known: dict[WriterKey, Progress] = {}
+        self.shares = Shares("writers", "limits.writers_per_key_max")
 
     def __len__(self) -> int:
         return len(self._known)
@@ -76,21 +78,23 @@ class Writers:
         return last is not None and batch <= last
 
     def check_room(self, key: WriterKey) -> None:
-        """Raises BrokerError(LIMIT) when there is no room for another writer."""
-        if key not in self._known and len(self._known) >= WRITERS_MAX:
-            raise BrokerError(Code.LIMIT, f"{WRITERS_MAX} writers are known; one is forgotten after 30 days")
+        """Raises BrokerError(LIMIT) when there is no room for another writer, of all or of this owner."""
+        if key not in self._known:
+            if len(self._known) >= WRITERS_MAX:
+                raise BrokerError(Code.LIMIT, f"{WRITERS_MAX} writers are known; one is forgotten after 30 days")
+            self.shares.check(key[0])
 
     def committed(self, chunk: Chunk, now: int) -> None:
         """A chunk is in the log; writers not heard of for long are forgotten on the way."""
-        progress = self._known.pop(chunk.key, Progress())
-        self._known[chunk.key] = progress.after(chunk, now)
+        progress = self._drop(chunk.key)
+        self._put(chunk.key, progress.after(chunk, now))
         self._forget(now)
 
     def restore(self, key: WriterKey, progress: Progress) -> None:
         """Put a writer where it was: from a snapshot, or because the log refused its last chunk."""
-        self._known.pop(key, None)
+        self._drop(key)
         if progress != Progress():
-            self._known[key] = progress
+            self._put(key, progress)
 
     def items(self) -> list[tuple[WriterKey, Progress]]:
         """Every writer, the one not used for longest first."""
@@ -101,4 +105,16 @@ class Writers:
             if progress.last_used > now - FORGOTTEN_AFTER_US:
                 break
             if progress.open_batch is None:
-                del self._known[key]
+                self._drop(key)
+
+    def _put(self, key: WriterKey, progress: Progress) -> None:
+        """At the end; for one that is not known."""
+        self._known[key] = progress
+        self.shares.add(key[0])
+
+    def _drop(self, key: WriterKey) -> Progress:
+        progress = self._known.pop(key, None)
+        if progress is None:
+            return Progress()
+        self.shares.give(key[0])
+        return progress

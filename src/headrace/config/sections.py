@@ -106,6 +106,21 @@ class LimitsSection(Section, frozen=True, kw_only=True):
 
     connections_max: Positive = 10_000
     connections_per_address_max: Positive = 4096
+    connections_per_key_max: Natural = 8192
+    streams_per_key_max: Natural = 4096
+    streams_per_address_max: Natural = 4096
+    topics_per_key_max: Natural = 10_000
+    subscriptions_per_key_max: Natural = 10_000
+    readers_per_key_max: Natural = 1000
+    writers_per_key_max: Natural = 10_000
+    uploads_per_key_max: Natural = 256
+    staged_bytes_per_key_max: Natural = 16 << 30
+    staged_files_per_key_max: Natural = 10_000
+    staging_free_bytes_min: Natural = 1 << 30
+    messages_per_key_s: Natural = 0
+    bytes_per_key_s: Natural = 0
+    messages_per_address_s: Natural = 0
+    bytes_per_address_s: Natural = 0
     write_buffer_max: Annotated[int, Meta(ge=65536)] = 4 << 20
     pending_bytes_max: Annotated[int, Meta(ge=1 << 20)] = 64 << 20
     write_timeout_s: Seconds = 60

@@ -40,7 +40,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="open"):
-    """The log is recovered: serve it. `log` and `staging` are directories, `cert`, `key` and `client_ca` files."""
+    """The log is recovered: serve it. `log` and `staging` are directories, `cert`, `key` and `client_ca` files.
+
+    The last four are what each owner may stage, and what of the disk is not for staging; 0 is no bound.
+    """
 
     log: str
     staging: str
@@ -52,6 +55,10 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="open"
     api_keys: tuple[str | KeyEntry, ...] = ()
     certificates: tuple[CertificateEntry, ...] = ()
     allow_unauthenticated: bool = False
+    uploads_max: int = 0
+    staged_files_max: int = 0
+    staged_bytes_max: int = 0
+    staging_free_min: int = 0
 
     def __repr__(self) -> str:
         return f"Open({self.host}:{self.port}, {len(self.api_keys)} keys)"

@@ -1,7 +1,8 @@
 """What files in the staging directory are called. Names are digests and numbers, never what somebody sent.
 
 `<writer's digest>-<batch>-<when, µs>-<token>.staged` holds rows, `<writer's digest>-<batch>.manifest` promises that a
-transaction of several records will be finished.
+transaction of several records will be finished. A writer's digest begins with that of the owner, so that what each
+owner has can be counted.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import secrets
 
 STAGED_SUFFIX = ".staged"
 MANIFEST_SUFFIX = ".manifest"
+OWNER_SIZE = 16
 DAMAGED_SUFFIX = ".damaged"
 """What is added to the name of a file that makes no sense and was set aside."""
 
@@ -18,14 +20,23 @@ _STAGED = re.compile(r"(?P<prefix>[0-9a-f]{32}-\d{20})-(?P<created_us>\d{20})-[0
 
 def transaction_prefix(owner: str, writer: str, batch: int) -> str:
     """How the names of all files of one transaction begin."""
-    name = owner.encode()
-    digest = hashlib.sha256(b"%d:%b%b" % (len(name), name, writer.encode())).hexdigest()[:32]
-    return f"{digest}-{batch:020}"
+    digest = hashlib.sha256(writer.encode()).hexdigest()[:OWNER_SIZE]
+    return f"{owner_digest(owner)}{digest}-{batch:020}"
+
+
+def owner_digest(owner: str) -> str:
+    """How the names of everything an owner stages begin."""
+    return hashlib.sha256(b"headrace staging\0" + owner.encode()).hexdigest()[:OWNER_SIZE]
 
 
 def staged_name(owner: str, writer: str, batch: int, now: int) -> str:
     """A name no other staged file has."""
     return f"{transaction_prefix(owner, writer, batch)}-{now:020}-{secrets.token_hex(16)}{STAGED_SUFFIX}"
+
+
+def prefix_of(name: str) -> str:
+    """The transaction that a staged file of this name is of."""
+    return name[: 2 * OWNER_SIZE + 21]
 
 
 def manifest_name(owner: str, writer: str, batch: int) -> str:

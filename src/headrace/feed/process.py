@@ -20,6 +20,7 @@ from headrace.feed.access import Access
 from headrace.feed.link import Link
 from headrace.feed.messages import BadLine, FromBroker, Keys, Listening, Open, Ping, Pong
 from headrace.feed.messages import Subscriptions as ListSubscriptions
+from headrace.feed.room import Room
 from headrace.feed.server import FeedServer
 from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.writing import Writing
@@ -80,7 +81,15 @@ class Process:
             )
             disk = OsDisk()
             follower = Follower(Path(opening.log), disk)
-            writing = Writing(Path(opening.staging), disk, self._link.asked)
+            staging = Path(opening.staging)
+            room = Room(
+                staging,
+                uploads=opening.uploads_max,
+                files=opening.staged_files_max,
+                size=opening.staged_bytes_max,
+                free_min=opening.staging_free_min,
+            )
+            writing = Writing(staging, disk, self._link.asked, room)
             subscriptions = Subscriptions(lambda: self._link.ask(ListSubscriptions(id=0)))
             server = FeedServer(follower, access, writing, subscriptions, _tls(opening))
             port = await server.start(opening.host, opening.port)

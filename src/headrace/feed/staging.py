@@ -16,6 +16,7 @@ from msgspec import Meta
 from headrace.feed.incoming import check_schema, taken_in, unreadable
 from headrace.feed.messages import NAME_SIZE_MAX, Name, Number, Receipt
 from headrace.feed.places import staged_name
+from headrace.feed.room import Room
 from headrace.feed.rows import encode_plain
 from headrace.log.disk import Disk, File
 from headrace.log.format import crc32
@@ -49,10 +50,12 @@ class Upload:
         *,
         allow: Callable[[str], object],
         now: int,
+        room: Room | None = None,
     ) -> None:
-        """`allow` is asked for every topic the rows go to and raises what it likes.
+        """`allow` is asked for every topic the rows go to and raises what it likes; `room` is where they must fit in.
 
-        Raises BrokerError: INVALID for columns that make no messages, STORAGE when the disk fails.
+        Raises BrokerError: INVALID for columns that make no messages, LIMIT for a file more than the owner may stage,
+        STORAGE when the disk fails.
         """
         check_schema(schema)
         self._disk = disk
@@ -60,15 +63,18 @@ class Upload:
         self._put = put
         self._allow = allow
         self._path = directory / staged_name(owner, put.writer, put.batch, now)
+        self._room = (room or Room(directory)).begin(owner)
         try:
             self._file: _StagedFile | None = _StagedFile(disk.create(self._path))
         except OSError as error:
+            self._room.end()
             raise _storage(error) from error
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Take these rows in and append them, those of one topic in as few parts as is sensible.
 
-        Raises BrokerError: INVALID or LIMIT for rows that cannot be messages, STORAGE when the disk fails.
+        Raises BrokerError: INVALID or LIMIT for rows that cannot be messages, LIMIT for more than the owner may stage,
+        STORAGE when the disk fails.
         """
         file = self._file
         if file is None:
@@ -76,6 +82,7 @@ class Upload:
         try:
             for rows in _gathered(chain.from_iterable(map(taken_in, batches))):
                 for part in encode_plain(rows, self._put.topic, self._allow):
+                    self._room.grow(sum(map(len, part.pieces)))
                     file.write(part.pieces, part.rows)
         except OSError as error:
             raise _storage(error) from error
@@ -93,6 +100,7 @@ class Upload:
             raise _storage(error) from error
         self._file = None
         file.close()
+        self._room.end()
         return Receipt(
             writer=put.writer, batch=put.batch, part=put.part, file=self._path.name,
             rows=file.rows, bytes=file.size, crc=file.crc,
@@ -100,6 +108,7 @@ class Upload:
 
     def abandon(self) -> None:
         """Leave nothing behind, unless it is finished."""
+        self._room.end()
         file, self._file = self._file, None
         if file is not None:
             file.close()

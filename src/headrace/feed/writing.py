@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.auth import Identity
 from headrace.feed.messages import Abort, Commit, Committed, Name, Number, Receipt, Report, Request
+from headrace.feed.room import Room
 from headrace.feed.staging import Put, Upload
 from headrace.log.disk import Disk
 from headrace.model.errors import BrokerError, Code
@@ -59,7 +60,9 @@ T = TypeVar("T")
 class Writing:
     """Uploads, and the actions of writers and readers: they look at a body, and return what is to be awaited."""
 
-    def __init__(self, directory: Path, disk: Disk, ask: Ask) -> None:
+    def __init__(self, directory: Path, disk: Disk, ask: Ask, room: Room | None = None) -> None:
+        """`room` bounds what each owner may stage."""
+        self._room = room
         self._directory = directory
         self._disk = disk
         self._ask = ask
@@ -74,7 +77,7 @@ class Writing:
         """Begin to stage the rows of a DoPut; what `finish` returns is its receipt. Raises BrokerError."""
         return Upload(
             self._disk, self._directory, identity.owner, _decoded(command, Put), schema,
-            allow=lambda topic: _allow(identity, topic), now=time.time_ns() // 1000,
+            allow=lambda topic: _allow(identity, topic), now=time.time_ns() // 1000, room=self._room,
         )  # fmt: skip
 
     def commit(self, identity: Identity, body: bytes) -> Awaitable[object]:

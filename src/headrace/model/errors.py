@@ -29,6 +29,13 @@ class BrokerError(HeadraceError):
         self.detail = detail
 
 
+class OverQuota(BrokerError):
+    """A request that would be fine from somebody who has less, or did less in the last moment."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Code.LIMIT, detail)
+
+
 class PeerProtocolError(HeadraceError):
     """The peer sent bytes its protocol forbids; the connection is closed."""
 

@@ -33,6 +33,7 @@ from headrace.model.requests import (
 from headrace.protocols.spec import ReadingSession, Session
 from headrace.server.engine import Engine
 from headrace.server.promises import Promises
+from headrace.server.quotas import Kind, Lease
 from headrace.server.readings import Readings
 from headrace.server.takes import Takes
 
@@ -74,7 +75,10 @@ class Conversation:
         self, engine: Engine, session: Session, outlet: Outlet, terms: Terms, identity: Identity | None = None
     ) -> None:
         self.identity = identity
+        self.address = ""
         self.closing = False
+        self._lease: Lease | None = None
+        self._held_back = False
         self._leaving = False
         self._engine = engine
         self._session = session
@@ -85,6 +89,13 @@ class Conversation:
         self._reading: Readings | None = None
         self._takes = Takes(engine, session, self, terms.stand_us)
         self._unsent = 0
+
+    def admit(self, identity: Identity) -> None:
+        """This is who is there, with one connection more. Raises BrokerError(LIMIT) when that is one too many."""
+        lease = self._engine.quotas.lease(Kind.CONNECTIONS, identity.owner, self.address)
+        self._leave()
+        self._lease = lease
+        self.identity = identity
 
     def receive(self, view: memoryview) -> int:
         """Carry out what these bytes ask for; how many of them are done with.
@@ -126,7 +137,7 @@ class Conversation:
         """Whether requests wait, or replies do that the peer would have to read first, or nobody listens any more."""
         if self._leaving:
             return True
-        waiting = self._todo or self._outlet.congested() or self._promises.crowded
+        waiting = self._todo or self._held_back or self._outlet.congested() or self._promises.crowded
         if waiting or self._engine.log.pending_bytes > self._terms.pending_bytes_max:
             self._engine.when_settled(self)
             return True
@@ -170,6 +181,7 @@ class Conversation:
     def closed(self) -> None:
         """The transport is gone; nothing more will be sent, and what was held goes back."""
         self.closing = True
+        self._leave()
         self._todo.clear()
         self._promises.clear()
         self._takes.end_standing()
@@ -281,37 +293,55 @@ class Conversation:
         reading.pause()
 
     def _publish(self, request: Publish) -> None:
-        assert self.identity is not None
-        for topic in request.topics or (request.topic,):
-            if is_own_topic(topic) or not self.identity.may_publish(topic):
-                error = BrokerError(Code.FORBIDDEN, f"not allowed to publish to {topic}")
-                self._session.publish_refused(request.tags, error)
-                return
-        self._promises.publish_ticket = self._engine.publish(request, self)
+        identity, engine = self.identity, self._engine
+        assert identity is not None
+        known = True
+        try:
+            for topic in request.topics or (request.topic,):
+                if is_own_topic(topic) or not identity.may_publish(topic):
+                    raise BrokerError(Code.FORBIDDEN, f"not allowed to publish to {topic}")
+                known = known and engine.broker.knows(topic)
+            if not known:
+                engine.broker.claim(request.topics or (request.topic,), identity.owner)
+        except BrokerError as error:
+            self._session.publish_refused(request.tags, error)
+            return
+        if engine.quotas.rated:
+            self._hold_back(request)
+        self._promises.publish_ticket = engine.publish(request, self)
         if request.confirm:
             self._promises.confirm(request)
 
+    def _hold_back(self, request: Publish) -> None:
+        """Let what came in too fast in, and read no more before its time: a PUBLISH need not have an answer."""
+        assert self.identity is not None
+        engine = self._engine
+        wait_us = engine.quotas.spend(
+            self.identity.owner, self.address, request.count, len(request.record), engine.clock.now()
+        )
+        if wait_us and not self._held_back:
+            self._held_back = True
+            engine.call_in(wait_us, self._go_on)
+
+    def _go_on(self) -> None:
+        self._held_back = False
+        if not self.closing:
+            self._outlet.proceed()
+
+    def _leave(self) -> None:
+        if self._lease is not None:
+            self._lease.end()
+
     def _subscribe(self, request: Subscribe) -> None:
         assert self.identity is not None
-        if not self.identity.may_subscribe(request.topic):
-            error = BrokerError(Code.FORBIDDEN, f"not allowed to subscribe to {request.topic}")
+        try:
+            subscription = self._engine.subscribe(
+                self.identity, request.topic,
+                qos=request.qos, name=request.name, start=request.start, tail=request.tail,
+            )  # fmt: skip
+        except BrokerError as error:
             self._session.refused(request.tag, error)
             return
-        engine = self._engine
-        if engine.log.failing is not None:
-            error = BrokerError(Code.STORAGE, f"durable subscribe failed: {engine.log.failing}")
-            self._session.refused(request.tag, error)
-            return
-        subscription = engine.broker.subscribe(
-            request.topic,
-            qos=request.qos,
-            owner=SHARED_OWNER if request.name else self.identity.owner,
-            name=request.name,
-            start=request.start,
-            tail=request.tail,
-            at=engine.log.next_offset,
-            now=engine.clock.now(),
-        )
         self._promises.journal()
         self._promises.send()
         self._session.subscribed(request.tag, subscription)
@@ -371,11 +401,16 @@ class Conversation:
             self._todo.appendleft(rest)
 
     def _authenticate(self, request: Authenticate) -> None:
-        self.identity = self._terms.keyring().check(request.key)
-        if self.identity is not None:
-            self._session.authenticated(request.tag)
+        identity = self._terms.keyring().check(request.key)
+        try:
+            if identity is None:
+                raise BrokerError(Code.UNAUTHENTICATED, "invalid API key")
+            self.admit(identity)
+        except BrokerError as error:
+            self.identity = None
+            self._session.refused(request.tag, error)
             return
-        self._session.refused(request.tag, BrokerError(Code.UNAUTHENTICATED, "invalid API key"))
+        self._session.authenticated(request.tag)
 
     def _part(self) -> None:
         """Listen no more: what was held goes back, and what was promised is all that will still be said."""

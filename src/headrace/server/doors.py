@@ -20,7 +20,7 @@ from headrace.protocols.sspq import SspqSession, SspqSettings
 SECTIONS = {"fujin_tcp": "fujin", "grpc": "grpcq"}
 KEYLESS = ("sspq", "fujin", "fujin_tcp")
 ALWAYS_TLS = ("fujin", "fujin_tcp")
-BY_CERTIFICATE = ("grpc", *KEYLESS)
+BY_CERTIFICATE = ("grpc", "flight", *KEYLESS)
 """Doors at which a certificate says who somebody is; at the others it only lets them show a key."""
 REVOKED = "its key or certificate is not good any more"
 log = logging.getLogger("headrace.sspq")

@@ -13,15 +13,17 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from headrace.auth import SHARED_OWNER, Identity
 from headrace.broker import Admitted, Broker
 from headrace.log import Damage, Flush, Log, LossesWrite, Removal, SnapshotWrite
 from headrace.model.errors import BrokerError, Code, StorageError
 from headrace.model.parts import RECORD_HEADER_SIZE
-from headrace.model.requests import Publish
+from headrace.model.requests import Publish, Start
 from headrace.server.clock import Clock
 from headrace.server.committer import Committer, Job, NewWorker
 from headrace.server.disk_health import DiskHealth
 from headrace.server.metrics import Histogram
+from headrace.server.quotas import Quotas
 from headrace.server.snapshots import Snapshots
 from headrace.server.standing import StandingRoom
 
@@ -53,11 +55,13 @@ class Engine:
     """The only writer of log and broker. Lives on the event loop; only the committer's thread touches the disk."""
 
     def __init__(
-        self, log: Log, broker: Broker, clock: Clock, snapshots: Snapshots, new_worker: NewWorker = Committer
-    ) -> None:
+        self, log: Log, broker: Broker, clock: Clock, snapshots: Snapshots, new_worker: NewWorker = Committer,
+        *, quotas: Quotas | None = None,
+    ) -> None:  # fmt: skip
         self.log = log
         self.broker = broker
         self.clock = clock
+        self.quotas = quotas or Quotas()
         self.ready = False
         self.connections = 0
         self.publishes_settled = 0
@@ -104,6 +108,23 @@ class Engine:
             self._first_publish_us = self.clock.now()
         self._kick()
         return self._ticket
+
+    def subscribe(
+        self, identity: Identity, topic: str, *, qos: int, name: str = "", start: Start, tail: bool = False
+    ) -> int:
+        """A subscription of this caller's, or with a name the one that all share; what is new counts for the caller.
+
+        Raises BrokerError: FORBIDDEN, LIMIT, STORAGE while the log cannot be written.
+        """
+        if not identity.may_subscribe(topic):
+            raise BrokerError(Code.FORBIDDEN, f"not allowed to subscribe to {topic}")
+        if self.log.failing is not None:
+            raise BrokerError(Code.STORAGE, f"durable subscribe failed: {self.log.failing}")
+        self.broker.claim((topic,), identity.owner)
+        return self.broker.subscribe(
+            topic, qos=qos, owner=SHARED_OWNER if name else identity.owner, name=name, start=start, tail=tail,
+            maker=identity.owner if name else "", at=self.log.next_offset, now=self.clock.now(),
+        )  # fmt: skip
 
     def ticket_of(self, topic: str) -> int:
         """A ticket that is settled no sooner than everything published to the topic so far; 0 when all of it is."""

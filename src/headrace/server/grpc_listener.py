@@ -123,13 +123,13 @@ class GrpcListener:
         return Caller(identity or shown or ANONYMOUS, shown)
 
     async def _publish(self, call: Call, identity: Identity, request: bytes) -> bytes:
-        await self._queues.publish(identity, request)
+        await self._queues.publish(identity, request, call.peer)
         return b""
 
     async def _consume(self, call: Call, identity: Identity, request: bytes) -> bytes:
         asked = _decoded(ConsumeRequest, request)
         wait_s, visibility_s = asked.wait_ms / 1000, asked.visibility_ms / 1000
-        taken = await self._queues.consume(identity, asked.queue, asked.max_batch, wait_s, visibility_s)
+        taken = await self._queues.consume(identity, asked.queue, asked.max_batch, wait_s, visibility_s, call.peer)
         await call.writable()
         return encoded(*taken)
 
@@ -146,7 +146,7 @@ class GrpcListener:
         session, who = f"grpc-{next(self._numbers)}", call.identity.identity
         log.debug("grpc.stream_opened", extra={"session": session, "peer": call.peer, "owner": who.owner})
         try:
-            await StreamCall(self._queues, who, call.write, self._write_timeout_s).run(_requests(call))
+            await StreamCall(self._queues, who, call.write, self._write_timeout_s, call.peer).run(_requests(call))
         except BrokerError as error:
             log.info("grpc.stream_refused", extra={"session": session, "cause": error.detail})
             raise

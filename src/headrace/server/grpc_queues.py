@@ -64,7 +64,7 @@ class Queues:
         self._topics: dict[int, str] = {}
         self._wakes: dict[Callable[[], None], None] = {}
 
-    async def publish(self, identity: Identity, request: bytes) -> None:
+    async def publish(self, identity: Identity, request: bytes, address: str = "") -> None:
         """Store the messages of a serialized PublishRequest, all or none; durable on return.
 
         A message whose id the queue knows is stored already, and the call is answered as if it had come first.
@@ -77,6 +77,11 @@ class Queues:
             raise BrokerError(Code.FORBIDDEN, f"not allowed to publish to {queue}")
         if not publishing.count:
             return
+        engine = self.engine
+        if not engine.broker.knows(queue):
+            engine.broker.claim((queue,), identity.owner)
+        if engine.quotas.rated:
+            engine.quotas.admit(identity.owner, address, publishing.count, len(request), engine.clock.now())
         async with self._budget.spend(len(request)):
             record = publishing.record(
                 now=self.engine.clock.now(),
@@ -88,26 +93,32 @@ class Queues:
             else:
                 await self.engine.publish_record(queue, record, publishing.count)
 
-    async def join(self, identity: Identity, queue: str) -> Reader:
+    async def join(self, identity: Identity, queue: str, address: str = "") -> Reader:
         """A consumer of the subscription all grpcq consumers of the queue share.
 
         Raises BrokerError.
         """
         self._must_serve()
-        reader = Reader(self.engine, identity)
+        reader = Reader(self.engine, identity, address)
         await reader.join(check_source(queue), SUBSCRIPTION_NAME)
         self._topics[reader.subscription] = queue
         return reader
 
     async def consume(
-        self, identity: Identity, queue: str, max_batch: int = 0, wait_s: float = 0.0, visibility_s: float = 0.0
+        self,
+        identity: Identity,
+        queue: str,
+        max_batch: int = 0,
+        wait_s: float = 0.0,
+        visibility_s: float = 0.0,
+        address: str = "",
     ) -> tuple[int, list[Portion]]:
         """Up to `max_batch` messages, after waiting for the first, and the subscription they are of.
 
         They come back after `visibility_s` unless they are settled.
         Raises BrokerError.
         """
-        reader = await self.join(identity, queue)
+        reader = await self.join(identity, queue, address)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as waiting:

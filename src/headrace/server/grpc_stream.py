@@ -26,9 +26,12 @@ Write = Callable[[bytes], Awaitable[None]]
 class StreamCall:
     """One stream. `write` sends a serialized StreamResponse and returns when the peer has room for more."""
 
-    def __init__(self, queues: Queues, identity: Identity, write: Write, write_timeout_s: float) -> None:
+    def __init__(
+        self, queues: Queues, identity: Identity, write: Write, write_timeout_s: float, address: str = ""
+    ) -> None:
         self._queues = queues
         self._identity = identity
+        self._address = address
         self._write = write
         self._write_timeout_s = write_timeout_s
         self._sending = asyncio.Lock()
@@ -44,7 +47,7 @@ class StreamCall:
         nothing any more, when the broker drains.
         """
         first = _decoded(await anext(requests, b""))
-        reader = await self._queues.join(self._identity, first.queue)
+        reader = await self._queues.join(self._identity, first.queue, self._address)
         try:
             with self._queues.serving(self.wake):
                 async with asyncio.TaskGroup() as tasks:

@@ -38,6 +38,7 @@ from headrace.server.http import build_app
 from headrace.server.marks import Marks
 from headrace.server.private import keep_private, write_private
 from headrace.server.quic import QuicListener
+from headrace.server.quotas import Quotas
 from headrace.server.recovery import recover_broker, tell_report
 from headrace.server.serving import HttpServer, serve_http
 from headrace.server.snapshots import Snapshots
@@ -105,9 +106,18 @@ class Node:
             stored = Log.open(data_dir / "log", disk, settings, accept_damage=accept_damage, now=clock.now())
             undo.callback(stored.close)
             tell_report(stored.report)
-            engine = Engine(stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots())
+            engine = Engine(
+                stored, recover_broker(stored, config.broker_settings(), clock.now()), clock, Snapshots(),
+                quotas=Quotas(config.limits),
+            )  # fmt: skip
             if stored.damage and not accept_damage:
                 raise LogDamaged(Report(damage=list(stored.damage)))
+            engine.broker.bound(
+                topics=config.limits.topics_per_key_max,
+                subscriptions=config.limits.subscriptions_per_key_max,
+                readers=config.limits.readers_per_key_max,
+                writers=config.limits.writers_per_key_max,
+            )
             engine.journal()
             node = cls(config, engine, keyring, Staging(data_dir / "staging", disk), feed)
             node.warnings, node.reread = warnings, reread
@@ -245,6 +255,10 @@ class Node:
             api_keys=config.auth.api_keys,
             certificates=config.auth.certificates,
             allow_unauthenticated=config.flight.allow_unauthenticated,
+            uploads_max=config.limits.uploads_per_key_max,
+            staged_files_max=config.limits.staged_files_per_key_max,
+            staged_bytes_max=config.limits.staged_bytes_per_key_max,
+            staging_free_min=config.limits.staging_free_bytes_min,
         )
         port = await feed.open(opening, FeedDesk(self.engine, self.transactions).answer)
         self.endpoints["flight"] = _url("grpc+tls" if config.tls.cert else "grpc", Address(at.host, port))

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from headrace.model.errors import BrokerError, Code
+from headrace.model.errors import BrokerError, Code, OverQuota
 from headrace.protocols.grpcq.envelope import check_queue
 from headrace.protocols.grpcq.queues_pb2 import PublishRequest
 from headrace.server.grpc_queues import Queues
@@ -36,9 +36,10 @@ def queue_routes(queues: Queues) -> Sequence[BaseRoute]:
         messages = [_envelope(place, text) for place, text in enumerate(encoded)]
         call = PublishRequest(queue=queue, messages=messages)
         try:
-            await queues.publish(identity_of(request.scope), call.SerializeToString())
+            address = request.client.host if request.client is not None else ""
+            await queues.publish(identity_of(request.scope), call.SerializeToString(), address)
         except BrokerError as error:
-            if error.code is Code.LIMIT:
+            if error.code is Code.LIMIT and not isinstance(error, OverQuota):
                 return failure(413, error.detail)
             raise
         return Response(status_code=204)

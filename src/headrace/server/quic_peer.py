@@ -13,6 +13,7 @@ from headrace.quic.stream import Reader, Stream
 from headrace.server.doors import REVOKED, Entrance
 from headrace.server.quic_ping import Pinger, Verdict
 from headrace.server.quic_stream import StreamDoor, StreamTerms
+from headrace.server.quotas import Kind, Lease
 
 CLOSED_NORMALLY = 0
 CLOSED_SILENT = 3
@@ -59,10 +60,11 @@ class QuicPeer:
         self.name = name
         self.address = address
         self.link: Link | None = None
-        self.doors: set[StreamDoor] = set()
+        self.doors: dict[StreamDoor, Lease] = {}
         self._registry = registry
         self._terms = terms
         self._identity: Identity | None = None
+        self._lease: Lease | None = None
         self._loop = asyncio.get_running_loop()
         self._pinger: Pinger | None = None
         self._ping: _Ping | None = None
@@ -74,7 +76,9 @@ class QuicPeer:
         self._timer.cancel()
         entrance = self._terms.entrance
         try:
-            self._identity = entrance.named(link.connection.common_name) or entrance.anybody()
+            identity = entrance.named(link.connection.common_name) or entrance.anybody()
+            self._lease = self._terms.streams.engine.quotas.lease(Kind.CONNECTIONS, identity.owner, self.address)
+            self._identity = identity
         except BrokerError as error:
             log.warning("quic.refused", extra={"session": self.name, "peer": self.address, "cause": error.detail})
             self._loop.call_soon(self.close, CLOSED_UNNAMED, error.detail)
@@ -87,13 +91,22 @@ class QuicPeer:
         """A conversation of its own for each stream; none is begun while the server stops."""
         if self._identity is None or self._registry.draining:
             return None
-        door = StreamDoor(stream, self._terms.streams, self._identity, self)
-        self.doors.add(door)
+        owner, quotas = self._identity.owner, self._terms.streams.engine.quotas
+        try:
+            lease = quotas.lease(Kind.STREAMS, owner, self.address)
+        except BrokerError as error:
+            log.warning("quic.refused", extra={"session": self.name, "peer": self.address, "cause": error.detail})
+            return None
+        door = StreamDoor(stream, self._terms.streams, self._identity, self, self.address)
+        self.doors[door] = lease
         return door
 
     def closed(self, link: Link, code: int, reason: str) -> None:
         """Forget the client."""
         self._timer.cancel()
+        for lease in (self._lease, *self.doors.values()):
+            if lease is not None:
+                lease.end()
         self._registry.dismiss(self)
         log.debug("quic.closed", extra={"session": self.name, "code": code, "cause": reason})
 
@@ -130,7 +143,8 @@ class QuicPeer:
 
     def left(self, door: StreamDoor, cause: str) -> None:
         """A stream's conversation is over."""
-        self.doors.discard(door)
+        if (lease := self.doors.pop(door, None)) is not None:
+            lease.end()
         if cause:
             log.info("quic.stream_closed", extra={"session": self.name, "peer": self.address, "cause": cause})
         self._maybe_part()

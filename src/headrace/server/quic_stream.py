@@ -41,12 +41,15 @@ class Household(Protocol):
 class StreamDoor:
     """The reader of a stream and the outlet of its conversation."""
 
-    def __init__(self, stream: Stream, served: StreamTerms, identity: Identity, household: Household) -> None:
+    def __init__(
+        self, stream: Stream, served: StreamTerms, identity: Identity, household: Household, address: str = ""
+    ) -> None:
         self.unfinished = 0
         self._stream = stream
         self._household = household
         self._session = served.new_session()
         self._conversation = Conversation(served.engine, self._session, self, served.terms, identity)
+        self._conversation.address = address
         self._chunks: list[bytes] = []
         self._wanted = 1
         self._stalled = False

@@ -4,17 +4,21 @@ import asyncio
 
 from headrace.auth import SHARED_OWNER, Identity
 from headrace.model.delivery import Portion
-from headrace.model.errors import BrokerError, Code, StorageError
+from headrace.model.errors import StorageError
 from headrace.model.requests import Publish, Settle, Start
 from headrace.server.engine import Engine
+from headrace.server.quotas import Kind, Lease
 from headrace.server.readings import TAKE_BYTES_MAX, TAKE_MAX, settle_each
 
 
 class Reader:
     """One consumer of one shared subscription. What it holds goes back by `release`, or by the timer if `timed`."""
 
-    def __init__(self, engine: Engine, identity: Identity) -> None:
+    def __init__(self, engine: Engine, identity: Identity, address: str = "") -> None:
+        """`address` is where the caller is, if it is far."""
+        self._address = address
         self.subscription = 0
+        self._lease: Lease | None = None
         self._engine = engine
         self._identity = identity
         self._moved = asyncio.Event()
@@ -23,18 +27,20 @@ class Reader:
     async def join(self, topic: str, name: str, *, tail: bool = False) -> None:
         """Join the subscription everybody who uses this name on the topic shares; durable on return.
 
-        Raises BrokerError(FORBIDDEN), and BrokerError(STORAGE) while the log cannot be written.
+        It counts as a stream of the caller's until it is left by `forget` or `release`.
+        Raises BrokerError: FORBIDDEN, LIMIT, and STORAGE while the log cannot be written.
         """
         engine = self._engine
-        if not self._identity.may_subscribe(topic):
-            raise BrokerError(Code.FORBIDDEN, f"not allowed to subscribe to {topic}")
-        if engine.log.failing is not None:
-            raise BrokerError(Code.STORAGE, f"durable subscribe failed: {engine.log.failing}")
-        self.subscription = engine.broker.subscribe(
-            topic, qos=1, owner=SHARED_OWNER, name=name, start=Start.EARLIEST, tail=tail,
-            at=engine.log.next_offset, now=engine.clock.now(),
-        )  # fmt: skip
-        await self._durable(engine.journal())
+        lease = engine.quotas.lease(Kind.STREAMS, self._identity.owner, self._address)
+        try:
+            self.subscription = engine.subscribe(
+                self._identity, topic, qos=1, name=name, start=Start.EARLIEST, tail=tail
+            )
+            await self._durable(engine.journal())
+        except BaseException:
+            lease.end()
+            raise
+        self._lease = lease
 
     async def fetch(
         self,
@@ -76,11 +82,13 @@ class Reader:
     def forget(self) -> None:
         """Leave what was taken to the timer."""
         self._engine.broker.forget(self)
+        self._leave()
 
     def release(self) -> None:
         """Give back what is not settled and wait for nothing any more."""
         self._engine.broker.release(self, self._engine.clock.now())
         self._engine.journal()
+        self._leave()
 
     def called(self) -> None:
         """Engine's call: there may be something to take."""
@@ -92,6 +100,10 @@ class Reader:
 
     def publish_refused(self, request: Publish, cause: StorageError) -> None:
         """Engine's call; a reader publishes nothing."""
+
+    def _leave(self) -> None:
+        if self._lease is not None:
+            self._lease.end()
 
     def _take(self, count: int, size_max: int, timed: bool, ack_wait_s: float) -> list[Portion]:
         engine = self._engine

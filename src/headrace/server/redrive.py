@@ -110,6 +110,8 @@ class Redrive:
         """
         if to is not None:
             check_target(to)
+            if identity.may_publish(to):
+                self._engine.broker.claim((to,), identity.owner)
         if len(offsets) > OFFSETS_MAX:
             raise BrokerError(Code.LIMIT, f"{len(offsets)} offsets in one request; at most {OFFSETS_MAX}")
         async with self._marks.turn:

@@ -23,6 +23,7 @@ from headrace.feed.places import (
     belongs,
     created_us,
     manifest_name,
+    prefix_of,
     transaction_prefix,
 )
 from headrace.kernels.gate import REASONS, Fault, check_part
@@ -108,6 +109,7 @@ class Staging:
         self._directory = directory
         self._disk = disk
         self._record_bytes = record_bytes
+        self._done: set[str] = set()
 
     def prepare(self, *, accept_damage: bool = False) -> tuple[list[Plan], list[str]]:
         """Make the directory, and read the manifests of transactions that are to be finished.
@@ -217,10 +219,20 @@ class Staging:
         return StagedChunk(record, parts, rows)
 
     def forget(self, plan: Plan) -> None:
-        """The transaction is in the log: remove its manifest, then everything that was staged for it."""
+        """The transaction is in the log: remove its manifest, then its files; `tidy` looks for others of it."""
         self.unpromise(plan)
-        names = self._disk.list(self._directory)
-        self.drop([name for name in names if belongs(name, plan.prefix)])
+        self.drop([file.name for file in plan.files])
+        self._done.add(plan.prefix)
+
+    def tidy(self) -> None:
+        """Remove what was staged for transactions that are done without being of them: attempts that were repeated.
+
+        One look at the directory for all of them, apart from any commit: it holds what others staged.
+        """
+        done, self._done = self._done, set()
+        if done:
+            names = self._disk.list(self._directory)
+            self.drop([name for name in names if prefix_of(name) in done and created_us(name) is not None])
 
     def drop(self, names: Sequence[str]) -> None:
         """Remove staged files; those that are gone already are nothing to do."""

@@ -189,13 +189,14 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._address = peer[0] if peer else ""
         limits = self._listener.limits
+        self._conversation.address = self._address
         try:
             if self._listener.draining or not self._listener.admit(self, self._address):
                 raise BrokerError(Code.LIMIT, "too many connections")
             if self._listener.certify is not None:
                 self._certificate = self._listener.certify(transport)
             if self._listener.identify is not None:
-                self._conversation.identity = self._listener.identify(transport)
+                self._conversation.admit(self._listener.identify(transport))
         except BrokerError as error:
             log.warning("tcp.refused", extra={"session": self.name, "peer": self._address, "cause": error.detail})
             self._conversation.closed()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
@@ -110,6 +110,10 @@ class Transactions:
                 await self._protect(self._finish_alone(key))
             except BrokerError as error:
                 log.error("transaction.unfinished", extra={"writer": key[1], "cause": error.detail})
+        try:
+            await _on_disk(self._staging.tidy)
+        except BrokerError as error:
+            log.warning("staging.not_removed", extra={"cause": error.detail})
         now = self._engine.clock.now()
         if now - self._swept_us >= SWEEP_EVERY_US:
             self._swept_us = now
@@ -141,13 +145,23 @@ class Transactions:
                 return Outcome(True)
             self._writers.check_room(key)
             who = Identity(request.owner, Scope(request.publish), Scope(request.subscribe))
-            plan, letters = await _on_disk(self._staging.plan, *key, batch, request.staged, who.may_publish)
+            asked = _Asked(who)
+            plan, letters = await _on_disk(self._staging.plan, *key, batch, request.staged, asked.may_publish)
             if letters:
                 await self._check_letters(letters, who)
+            self._admit(plan, asked.topics)
             if plan.chunks > 1:
                 await self._promise(plan)
             skipped = await self._write_first(plan)
         return Outcome(False, plan.rows - skipped, skipped)
+
+    def _admit(self, plan: Plan, topics: Collection[str]) -> None:
+        """Count the topics that are new, and what is published, for the owner. Raises OverQuota."""
+        engine = self._engine
+        engine.broker.claim(topics, plan.owner)
+        if engine.quotas.rated:
+            size = sum(file.size for file in plan.files)
+            engine.quotas.admit(plan.owner, "", plan.rows, size, engine.clock.now())
 
     async def _promise(self, plan: Plan) -> None:
         """Decide the transaction: with the manifest on disk there is no way back."""
@@ -269,6 +283,19 @@ class Transactions:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
+
+
+class _Asked:
+    """Which topics somebody was asked about who may publish to them."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.topics: set[str] = set()
+        self._identity = identity
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether the identity may."""
+        self.topics.add(topic)
+        return self._identity.may_publish(topic)
 
 
 async def _on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from headrace.auth import Keyring
+from headrace.auth import Identity, Keyring
 from headrace.config import Address, HttpSection, LimitsSection, TlsSection
 from headrace.server import serving
 from headrace.server.dev_certificate import dev_certificate
@@ -86,6 +86,32 @@ async def test_a_stop_lets_the_request_in_hand_finish() -> None:
         go.set()
         assert (await request).text == "hello"
         await stopping
+
+
+async def test_a_caller_who_would_not_get_in_any_more_is_cut_off_and_what_was_asked_is_done() -> None:
+    entered: list[str] = []
+    go, finished = asyncio.Event(), asyncio.Event()
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        owner = scope["path"].strip("/")
+        scope["headrace.peer"].asking = [Identity(owner)]
+        entered.append(owner)
+        await go.wait()
+        if owner == "eve":
+            finished.set()
+        await hello(scope, receive, send)
+
+    server = await serve_http(asked, LOOPBACK)
+    async with httpx.AsyncClient(verify=False) as http:
+        eve, ann = (asyncio.create_task(http.get(f"http://{server.address}/{name}")) for name in ("eve", "ann"))
+        await eventually(lambda: len(entered) == 2)
+        server.revoke(lambda identity: identity.owner != "eve")
+        with pytest.raises(httpx.HTTPError):
+            await asyncio.wait_for(eve, 10)
+        go.set()
+        await asyncio.wait_for(finished.wait(), 10)
+        assert (await ann).text == "hello"
+    await server.stop()
 
 
 async def test_a_stop_lets_a_request_finish_whose_caller_has_gone() -> None:

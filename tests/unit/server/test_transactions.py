@@ -165,6 +165,35 @@ async def test_a_file_damaged_after_it_was_staged_is_refused(tmp_path: Path) -> 
             await here.commit(0, receipt)
 
 
+class ListingDisk(OsDisk):
+    """Counts how often a directory is listed."""
+
+    listed = 0
+
+    def list(self, directory: Path) -> list[str]:
+        self.listed += 1
+        return super().list(directory)
+
+
+async def test_a_commit_does_not_look_through_what_others_staged(tmp_path: Path) -> None:
+    disk = ListingDisk()
+    async with broker(tmp_path, clock=TurnedClock()) as node:
+        here = desk(node, tmp_path, disk=disk)
+        for number in range(50):
+            here.stage(number + 10, [b"of others"])
+        receipts = [here.stage(number, rows(number, 20)) for number in range(5)]
+        again = here.directory / here.stage(3, rows(3, 20)).file
+        before = disk.listed
+        for number, receipt in enumerate(receipts):
+            await here.commit(number, receipt)
+        assert disk.listed == before
+        assert again.exists()
+        await here.transactions.tend()
+        assert disk.listed <= before + 2, "once for all of them, and once for what was abandoned"
+        assert not again.exists()
+        assert len(here.names()) == 50
+
+
 async def test_what_is_aborted_or_abandoned_is_cleared_away(tmp_path: Path) -> None:
     async with office(tmp_path) as here:
         receipt = here.stage(0, [b"one"])
