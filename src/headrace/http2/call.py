@@ -99,9 +99,11 @@ class Call:
 
         Raises GrpcError(CANCELLED) once the call has ended.
         """
-        self._calls.send_message(self, pieces)
+        written = self._calls.send_message(self, pieces)
         if self._calls.behind(self):
             await self._calls.caught_up(self)
+        elif written:
+            await asyncio.sleep(0)  # a peer that takes all of it must not keep the loop from others
 
     async def writable(self) -> None:
         """Wait until the connection has room for answers: to be called before a big one is made.

@@ -115,7 +115,7 @@ class Calls:
             raise GrpcError(Status.UNIMPLEMENTED, f"grpc-encoding {asked.encoding[:50]} is not taken", offered)
         if identity is None and len(self.open) >= self._limits.stranger_streams_max:
             raise GrpcError(Status.RESOURCE_EXHAUSTED, "too many calls for a stranger")
-        self._server.begin_call()
+        self._server.begin_call(identity)
         return handler, identity
 
     def _trust(self, identity: Any) -> None:
@@ -254,7 +254,7 @@ class Calls:
             return
         del self.open[call]
         self.metadata -= call.size
-        self._server.end_call()
+        self._server.end_call(call.identity)
         self._room.leave(call)
         call.end()
         if call.task is not None and not call.task.done() and call.task is not asyncio.current_task():
@@ -273,8 +273,8 @@ class Calls:
             block = BEGIN + literals(fields_of(call.initial_metadata))
         self._session.send_headers(call.stream, block)
 
-    def send_message(self, call: Call, pieces: Sequence[Buffer]) -> None:
-        """Queue a message.
+    def send_message(self, call: Call, pieces: Sequence[Buffer]) -> bool:
+        """Queue a message; whether it was so much that it was written at once.
 
         Raises GrpcError(CANCELLED) for a call that has ended.
         """
@@ -289,11 +289,14 @@ class Calls:
             self._session.send_data(call.stream, (b"".join((prefix, *views)),), size + PREFIX.size)
         else:
             self._session.send_data(call.stream, (prefix, *(view for view in views if len(view))), size + PREFIX.size)
-        if call.stream.queued > LOW_WATER:
-            self._connection.flush()
-        else:
+        if call.stream.stuck_since is None:
+            call.stream.stuck_since, call.stream.stuck_at = self._loop.time(), call.stream.queued
+            self._connection.wake_at(call.stream.stuck_since + self._limits.write_timeout_s)
+        if call.stream.queued <= LOW_WATER:
             self._connection.flush_soon()
-        self._connection.wake_at(self._loop.time() + self._limits.write_timeout_s)
+            return False
+        self._connection.flush()
+        return True
 
     def behind(self, call: Call) -> bool:
         """Whether a call has more unsent than it should before it goes on."""

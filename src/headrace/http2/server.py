@@ -8,7 +8,7 @@ import contextlib
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol, cast
 
 from headrace.http2 import frames
@@ -67,7 +67,7 @@ class GrpcServer:
         self.connections: dict[Connection, None] = {}
         self.strangers: dict[Connection, int] = {}
         self.strangers_cost = 0
-        self.calls = 0
+        self._calls = Ledger(limits.calls_max, limits.calls_max // 2)
         self._connected = connected
         self._per_address: Counter[str] = Counter()
         self._total = 0
@@ -214,18 +214,22 @@ class GrpcServer:
             self.known(oldest)
             oldest.abort("too many strangers")
 
-    def begin_call(self) -> None:
-        """Count a call in.
+    @property
+    def calls(self) -> int:
+        """How many calls are under way."""
+        return self._calls.promised
 
-        Raises GrpcError when there are too many.
+    def begin_call(self, identity: Hashable) -> None:
+        """Count a call in; strangers count as one.
+
+        Raises GrpcError when there are too many, all together or this caller's.
         """
-        if self.calls >= self.limits.calls_max:
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"more than {self.limits.calls_max} calls at a time")
-        self.calls += 1
+        if not self._calls.take(identity, 1):
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"too many calls at a time: {self._calls.holders[identity]}")
 
-    def end_call(self) -> None:
+    def end_call(self, identity: Hashable) -> None:
         """Count a call out."""
-        self.calls -= 1
+        self._calls.give(identity, 1)
 
 
 class _Certified(asyncio.Protocol):

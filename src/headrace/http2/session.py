@@ -514,6 +514,8 @@ class Session:
             stream.send_window -= size
             self._send_window -= size
             stream.queued -= size
+            if not stream.queued:
+                stream.stuck_since = None
             self.queued -= size
             size_max -= size
             self._noise.earn(NOISE_EARNED)

@@ -67,6 +67,7 @@ def setup(stream: TextIO | None = None, *, level: int = logging.INFO) -> logging
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("headrace").setLevel(level)
+    logging.getLogger("hpack").setLevel(logging.WARNING)  # below that it writes down every header, keys included
     return handler
 
 
