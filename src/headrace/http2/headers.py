@@ -1,15 +1,24 @@
 """Header blocks: HPACK in, bounded and checked (RFC 7541; RFC 9113, section 8); literals out.
 
+Table and Huffman code are the library's, the way through a block is ours: it keeps to the bounds, and costs a third.
 What we send uses no table, so it is the same bytes whatever the peer allows, and can be made once and kept.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError, OversizedHeaderListError
+from hpack.exceptions import HPACKError
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
 
-from headrace.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, Http2Error, StreamError
+from headrace.http2.frames import (
+    COMPRESSION_ERROR,
+    ENHANCE_YOUR_CALM,
+    PROTOCOL_ERROR,
+    TABLE_SIZE_DEFAULT,
+    Http2Error,
+    StreamError,
+)
 
 Fields = tuple[tuple[bytes, bytes], ...]
 
@@ -22,6 +31,7 @@ KEPT_BLOCK_SIZE_MAX = 512
 KEPT_LIST_SIZE_MAX = 4096
 ENTRY_OVERHEAD = 32
 TABLE_UPDATES_MAX = 2
+INTEGER_SHIFT_MAX = 28
 
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 _REQUIRED = {b":method", b":scheme", b":path"}
@@ -66,7 +76,7 @@ class HeaderReader:
     """
 
     def __init__(self) -> None:
-        self._decoder = Decoder(max_header_list_size=LIST_MAX)
+        self._table = HeaderTable()
         self._kept: dict[bytes, Request] = {}
 
     def request(self, block: bytes) -> Request:
@@ -93,21 +103,49 @@ class HeaderReader:
         check_fields(self._decode(block)[0])
 
     def _decode(self, block: bytes) -> tuple[Fields, int, bool]:
-        _check_updates(block)
-        table = self._decoder.header_table
-        entries = table.dynamic_entries
-        before = entries[0] if entries else None, len(entries), table.maxsize
+        """The fields of a block, their size, and whether the table stays as it was."""
         try:
-            fields = tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
-        except OversizedHeaderListError:
-            raise Http2Error(ENHANCE_YOUR_CALM, f"a header list of more than {LIST_MAX} bytes") from None
-        except (HPACKError, IndexError, ValueError) as error:
+            return self._fields(block)
+        except (HPACKError, IndexError) as error:
             raise Http2Error(COMPRESSION_ERROR, f"a header block that cannot be decoded: {error}"[:150]) from None
-        after = entries[0] if entries else None, len(entries), table.maxsize
-        steady = after[0] is before[0] and after[1:] == before[1:]
-        if not steady:
+
+    def _fields(self, block: bytes) -> tuple[Fields, int, bool]:
+        table = self._table
+        fields: list[tuple[bytes, bytes]] = []
+        at, end, size, changes = 0, len(block), 0, 0
+        while at < end:
+            first = block[at]
+            at += 1
+            if first & 0x80:
+                index, at = (first & 0x7F, at) if first != 0xFF else _integer(block, at, 0x7F)
+                field = table.get_by_index(index)
+            elif first & 0xE0 == 0x20:
+                changes += 1
+                if fields or changes > TABLE_UPDATES_MAX:
+                    raise HPACKError("the size of the table changes within a block, or more than twice")
+                wanted, at = (first & 0x1F, at) if first != 0x3F else _integer(block, at, 0x1F)
+                if wanted > TABLE_SIZE_DEFAULT:
+                    raise HPACKError("a table larger than allowed")
+                table.maxsize = wanted
+                continue
+            else:
+                mask = 0x3F if first & 0x40 else 0x0F
+                index = first & mask
+                if index == mask:
+                    index, at = _integer(block, at, mask)
+                name, at = (table.get_by_index(index)[0], at) if index else _string(block, at)
+                value, at = _string(block, at)
+                field = name, value
+                if first & 0x40:
+                    changes += 1
+                    table.add(name, value)
+            fields.append(field)
+            size += len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
+            if size > LIST_MAX:
+                raise Http2Error(ENHANCE_YOUR_CALM, f"a header list of more than {LIST_MAX} bytes")
+        if changes:
             self._kept.clear()
-        return fields, sum(len(name) + len(value) + ENTRY_OVERHEAD for name, value in fields), steady
+        return tuple(fields), size, not changes
 
 
 def check_fields(fields: Fields) -> None:
@@ -152,15 +190,25 @@ def _content_length(fields: Fields) -> int | None:
     return int(text)
 
 
-def _check_updates(block: bytes) -> None:
-    """Refuse more changes of the table's size than anybody needs: they cost time and say nothing."""
-    at = updates = 0
-    while at < len(block) and block[at] & 0xE0 == 0x20:
-        updates += 1
-        if updates > TABLE_UPDATES_MAX:
-            raise Http2Error(COMPRESSION_ERROR, "the size of the table changes more than twice in a block")
-        more = block[at] & 0x1F == 0x1F
+def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
+    """An integer that did not fit its prefix, and where it ends."""
+    number, shift = prefix, 0
+    while True:
+        byte = block[at]
         at += 1
-        while more and at < len(block):
-            more = block[at] >= 0x80
-            at += 1
+        number += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > INTEGER_SHIFT_MAX:
+            raise HPACKError("an integer of too many bytes")
+
+
+def _string(block: bytes, at: int) -> tuple[bytes, int]:
+    """A string, and where it ends."""
+    first = block[at]
+    size, at = (first & 0x7F, at + 1) if first & 0x7F != 0x7F else _integer(block, at + 1, 0x7F)
+    data = block[at : at + size]
+    if len(data) != size:
+        raise HPACKError("a string that is cut short")
+    return (bytes(decode_huffman(data)) if first & 0x80 else data), at + size

@@ -2,6 +2,7 @@
 
 import pytest
 from hpack import Decoder, Encoder
+from hpack.exceptions import HPACKError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,39 @@ def test_a_block_is_kept_while_the_table_stays_and_no_longer() -> None:
 def test_literals_are_read_by_anybody(fields: list[tuple[str, str]]) -> None:
     block = literals(raw(fields))
     assert tuple(Decoder().decode(block, raw=True)) == raw(fields)
+
+
+def plainly(decoder: Decoder, block: bytes) -> tuple[tuple[bytes, bytes], ...] | None:
+    """What the library makes of a block; None if it refuses."""
+    try:
+        return tuple((bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True))
+    except (HPACKError, IndexError):
+        return None
+
+
+def ours(reader: HeaderReader, block: bytes) -> tuple[tuple[bytes, bytes], ...] | None:
+    """What we make of it."""
+    try:
+        return reader._decode(block)[0]
+    except Http2Error:
+        return None
+
+
+@given(lists, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3), st.binary(max_size=20))
+def test_damaged_blocks_are_read_as_the_library_reads_them(
+    fields: list[tuple[str, str]], damage: list[tuple[int, int]], behind: bytes
+) -> None:
+    encoder, reader, plain = Encoder(), HeaderReader(), Decoder()
+    first = encoder.encode([*CALL, ("x", "y" * 50)])
+    assert ours(reader, first) == plainly(plain, first)
+    block = bytearray(encoder.encode([*CALL, *fields]))
+    for place, byte in damage:
+        block[place % len(block)] = byte
+    expected = plainly(plain, bytes(block) + behind)
+    found = ours(reader, bytes(block) + behind)
+    assert found == expected or (found is None and block[:1] >= b"\x20" and block[0] & 0xE0 == 0x20)
+    if found is not None:
+        assert list(reader._table.dynamic_entries) == list(plain.header_table.dynamic_entries)
 
 
 BAD = {
