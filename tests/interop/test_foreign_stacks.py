@@ -92,6 +92,32 @@ async def test_nothing_is_missing_after_loss_and_disorder(
 
 
 @pytest.mark.parametrize("own_id", [0, 8])
+async def test_the_end_of_the_handshake_is_lost(stack: Foreign, broker: Served, tmp_path: Path, own_id: int) -> None:
+    """The client believes itself in and sends all it may; none of that is held against it."""
+    client: bytes | None = None
+    answered, lost = False, 0
+
+    def passes(datagram: bytes) -> bool:
+        nonlocal client, answered, lost
+        if not datagram[0] & 0x80:
+            return True
+        to, own = datagram[6 : 6 + datagram[5]], datagram[7 + datagram[5] :][: datagram[6 + datagram[5]]]
+        client = own if client is None else client
+        if to == client:
+            answered |= datagram[0] & 0xB0 == 0x80
+            return True
+        lost += answered and lost < 4
+        return not answered or lost == 4
+
+    async with wire(broker.endpoints["fujin"]) as (carrier, endpoint):
+        carrier.passes = passes
+        address = endpoint.removeprefix("quic://")
+        told = await stack.round(address, tmp_path / DEV_CERT_NAME, "-messages", "3000", "-own-id", str(own_id))
+    complete(told, 3000)
+    assert lost == 4
+
+
+@pytest.mark.parametrize("own_id", [0, 8])
 async def test_an_address_that_changes_on_the_way(stack: Foreign, broker: Served, tmp_path: Path, own_id: int) -> None:
     """As behind a NAT that forgets: the client does not know that it moved."""
     async with wire(broker.endpoints["fujin"]) as (carrier, endpoint):

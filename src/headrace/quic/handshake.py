@@ -3,6 +3,9 @@
 qh3's TLS context does the rest. Around it stands `ServerHandshake`: it slips a CertificateRequest (RFC 8446, 4.3.2)
 into the server's first flight, and takes the client's Certificate and CertificateVerify out of the second, so that the
 context only ever sees the Finished it knows. Nothing is served before that Finished, so nothing without a certificate.
+
+It is also the gate for strangers' bytes: a ClientHello is looked through before the context gets it, and whatever else
+goes wrong over one becomes an alert to its sender. Nothing that a client sends is ever decompressed.
 """
 
 import datetime
@@ -16,11 +19,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from qh3 import tls
+from qh3._hazmat import Buffer
+from qh3.quic.tls_bridge import QuicTlsBridgeError
 from qh3.tls import Epoch, HandshakeType
 
 from headrace.quic.certificates import Authorities, CertificateExpired, CertificateRefused
 
 FLIGHT_SIZE_MAX = 1 << 16
+HELLO_SIZE_MAX = 1 << 14
+PIECES_MAX = 256
+"""How often a client may add to its handshake, whose every piece costs a call."""
 SIGNED_CONTEXT = b"TLS 1.3, client CertificateVerify"
 
 _CURVES = {0x0403: (ec.SECP256R1, hashes.SHA256()), 0x0503: (ec.SECP384R1, hashes.SHA384())}
@@ -28,6 +36,9 @@ _PSS = {0x0804: hashes.SHA256(), 0x0805: hashes.SHA384(), 0x0806: hashes.SHA512(
 _ED25519 = 0x0807
 _SIGNATURES = (*_CURVES, *_PSS, _ED25519)
 _SIGNATURE_ALGORITHMS = 13
+_X25519_SIZE, _ML_KEM_768_SIZE, _ML_KEM_SEED_SIZE, _ML_KEM_MODULUS = 32, 1184, 32, 3329
+PANIC = "PanicException"
+"""What qh3's core raises where it was not prepared; it is no Exception, and can be told by its name alone."""
 
 
 class NoCommonProtocol(tls.Alert):
@@ -42,10 +53,39 @@ class NoCertificate(tls.Alert):
     description = tls.AlertDescription.certificate_required
 
 
+class MissingExtension(tls.Alert):
+    """The client left something out that TLS 1.3 cannot do without."""
+
+    description = tls.AlertDescription.missing_extension
+
+
 class UnknownIssuer(tls.Alert):
     """The client's certificate is not believed."""
 
     description = tls.AlertDescription.unknown_ca
+
+
+def check_hello(message: bytes) -> None:
+    """Return if a ClientHello is one that the context can be given: whole, with shares that are of their groups.
+
+    Raises tls.Alert, or what reading it raises. qh3 panics at a share of ML-KEM that is none (FIPS 203, 7.2).
+    """
+    if message[0] != HandshakeType.CLIENT_HELLO:
+        raise tls.AlertUnexpectedMessage("a handshake that does not begin with ClientHello")
+    found = tls.pull_client_hello(Buffer(data=message))
+    if not found.key_share or found.supported_versions is None or found.signature_algorithms is None:
+        raise MissingExtension("a ClientHello without what TLS 1.3 needs")
+    for group, share in found.key_share:
+        if group == tls.Group.X25519ML768 and not _is_key_of_ml_kem_768(share[:-_X25519_SIZE]):
+            raise tls.AlertIllegalParameter("a key share that is none")
+
+
+def _is_key_of_ml_kem_768(key: bytes) -> bool:
+    """Three times 256 numbers of twelve bits below the modulus, and a seed."""
+    if len(key) != _ML_KEM_768_SIZE:
+        return False
+    numbers = int.from_bytes(key[:-_ML_KEM_SEED_SIZE], "little")
+    return all((numbers >> at) & 0xFFF < _ML_KEM_MODULUS for at in range(0, 12 * 768, 12))
 
 
 class _Step(Enum):
@@ -71,13 +111,27 @@ class ServerHandshake:
         self._now = now
         self._step = _Step.CERTIFICATE
         self._received = b""
+        self._pieces = 0
         self._leaf: x509.Certificate | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
     def handle_message(self, input_data: bytes, output_buf: dict[Epoch, Any], epoch: int = -1) -> None:
-        """Take handshake bytes in, put the answer into the buffers. Raises tls.Alert."""
+        """Take handshake bytes in, put the answer into the buffers. Raises tls.Alert, QuicTlsBridgeError, no other."""
+        self._pieces += 1
+        if self._pieces > PIECES_MAX:
+            raise tls.AlertUnexpectedMessage("a handshake in too many pieces")
+        try:
+            self._handle(input_data, output_buf, epoch)
+        except (tls.Alert, QuicTlsBridgeError):
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+                raise
+            raise tls.AlertDecodeError(f"malformed handshake: {type(error).__name__}") from None
+
+    def _handle(self, input_data: bytes, output_buf: dict[Epoch, Any], epoch: int) -> None:
         if self._context.state is tls.State.SERVER_EXPECT_CLIENT_HELLO:
             self._hello(input_data, output_buf, epoch)
         elif self._authorities is not None and self._step is not _Step.FINISHED:
@@ -86,6 +140,14 @@ class ServerHandshake:
             self._context.handle_message(input_data, output_buf, epoch)
 
     def _hello(self, data: bytes, output: dict[Epoch, Any], epoch: int) -> None:
+        self._received += data
+        size = 4 + int.from_bytes(self._received[1:4], "big") if len(self._received) >= 4 else 4
+        if max(size, len(self._received)) > HELLO_SIZE_MAX:
+            raise tls.AlertIllegalParameter("too large a ClientHello")
+        if len(self._received) < size:
+            return
+        data, self._received = self._received, b""
+        check_hello(data[:size])
         if self._authorities is not None:
             # Keeps the context from expecting the client's Finished right behind its own.
             self._context._alps_negotiated = True

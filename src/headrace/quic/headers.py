@@ -5,8 +5,8 @@ from dataclasses import dataclass
 CONNECTION_ID_SIZE = 8
 INITIAL_SIZE_MIN = 1200
 VERSION_1 = 1
+LONG_HEADER = 0x80
 
-_LONG = 0x80
 _INITIAL = 0
 _ID_SIZE_MAX = 20
 _TOKEN_SIZE_MAX = 1024
@@ -30,7 +30,7 @@ def destination(data: bytes) -> bytes:
     """The connection id a datagram is for; empty when it has none."""
     if not data:
         return b""
-    if not data[0] & _LONG:
+    if not data[0] & LONG_HEADER:
         return data[1 : 1 + CONNECTION_ID_SIZE]
     size = data[5] if len(data) > 5 else 0
     return data[6 : 6 + size]
@@ -38,7 +38,7 @@ def destination(data: bytes) -> bytes:
 
 def hello(data: bytes) -> Hello | None:
     """The long header a datagram begins with; None when it has none that makes sense."""
-    if len(data) < 7 or not data[0] & _LONG:
+    if len(data) < 7 or not data[0] & LONG_HEADER:
         return None
     version = int.from_bytes(data[1:5], "big")
     destination_end = 6 + data[5]

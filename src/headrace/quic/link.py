@@ -67,8 +67,8 @@ class Link:
                 self.connection.receive_gro_buffer(data, segment_size, address, self._loop.time())
             else:
                 self.connection.receive_datagram(data, address, self._loop.time())
-        except (QuicConnectionError, RuntimeError, ValueError) as error:
-            self.close(INTERNAL_ERROR, str(error))
+        except Exception as error:
+            self._fail(error)
 
     def turn(self) -> None:
         """Tell the streams what has come, then send what there is to send."""
@@ -151,6 +151,13 @@ class Link:
         """Forget the connection without a word."""
         self._end(NO_ERROR, "abandoned")
         self._forget()
+
+    def _fail(self, error: Exception) -> None:
+        """Something came that qh3 was not prepared for: say so if that is possible still, and be done with the peer."""
+        try:
+            self.close(INTERNAL_ERROR, str(error))
+        except Exception:
+            self.abandon()
 
     def _late_turn(self) -> None:
         if self._turn_due:
@@ -259,7 +266,10 @@ class Link:
         now = self._loop.time()
         when = self.connection.get_timer()
         if when is not None and when <= now:
-            self.connection.handle_timer(now)
+            try:
+                self.connection.handle_timer(now)
+            except Exception as error:
+                self._fail(error)
         self.turn()
 
     def _end(self, code: int, reason: str) -> None:

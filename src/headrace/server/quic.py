@@ -4,6 +4,10 @@ Clients whose address is not proven yet are served at once while few are at it a
 with a token to prove it, so that forged addresses cost next to nothing. Clients without a connection id of their own
 are always sent back, for their connection needs an id that we chose (`quic.connection`); so are those that chose us
 one that is too short.
+
+What a client sends before it is in waits for its turn (`quic_strangers`), so that handshakes, which take milliseconds
+each, get at most half of the time however many there are, and no more memory than they are allowed. Everybody else is
+served in between.
 """
 
 import asyncio
@@ -14,22 +18,37 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from time import perf_counter
 
 from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnectionError
 from qh3.quic.packet import encode_quic_retry, encode_quic_version_negotiation
 
 from headrace.auth import Identity
 from headrace.quic.certificates import Authorities
 from headrace.quic.connection import Connection
 from headrace.quic.datagrams import Address, DatagramSocket, bind
-from headrace.quic.headers import CONNECTION_ID_SIZE, INITIAL_SIZE_MIN, VERSION_1, Hello, destination, hello
+from headrace.quic.headers import (
+    CONNECTION_ID_SIZE,
+    INITIAL_SIZE_MIN,
+    LONG_HEADER,
+    VERSION_1,
+    Hello,
+    destination,
+    hello,
+)
 from headrace.quic.link import Link
 from headrace.quic.retry import RetryTokens
 from headrace.server.engine import Engine
 from headrace.server.quic_peer import CLOSED_NORMALLY, PeerTerms, QuicPeer
+from headrace.server.quic_strangers import Queue, Strangers
 
 CONNECTION_REFUSED = 2
 UNPROVEN_MAX = 64
+ANSWERS_PER_TURN = 64
+"""To datagrams of nobody: what one turn of the event loop answers with a Retry or the version that is spoken."""
+STRANGERS_SLICE_S = 0.002
+"""How long strangers are served before everybody else is; one handshake takes longer and is not cut."""
 
 log = logging.getLogger("headrace.quic")
 
@@ -66,7 +85,10 @@ class QuicListener:
         self._links: dict[bytes, Link] = {}
         self._touched: dict[Link, None] = {}
         self._per_address: Counter[str] = Counter()
-        self._shaking: set[QuicPeer] = set()
+        self._strangers: Strangers[Link] = Strangers()
+        self._waiting = Queue()
+        self._serving: asyncio.Handle | None = None
+        self._answers = ANSWERS_PER_TURN
         self._tokens = RetryTokens()
         self._ids = count(1)
         self._deserted = asyncio.Event()
@@ -99,6 +121,8 @@ class QuicListener:
         for peer in list(self.peers):
             peer.close(CLOSED_NORMALLY, "the server stops")
         await asyncio.sleep(0)
+        if self._serving is not None:
+            self._serving.cancel()
         for link in set(self._links.values()):
             link.abandon()
         if self._socket is not None:
@@ -108,7 +132,6 @@ class QuicListener:
         """Count a connection out."""
         if peer in self.peers:
             self.peers.remove(peer)
-            self._shaking.discard(peer)
             self._engine.connections -= 1
             self._per_address[peer.address] -= 1
             if not self._per_address[peer.address]:
@@ -118,13 +141,16 @@ class QuicListener:
 
     def shaken(self, peer: QuicPeer) -> None:
         """A connection is complete."""
-        self._shaking.discard(peer)
+        if peer.link is not None:
+            self._strangers.over(peer.link)
 
     def forgotten(self, link: Link) -> None:
         """Route no more datagrams to a connection."""
         for name in [name for name in link.names if self._links.get(name) is link]:
             del self._links[name]
+        link.names.clear()
         self._touched.pop(link, None)
+        self._strangers.over(link)
 
     def identified(self, link: Link, connection_id: bytes, valid: bool) -> None:
         """Route an id to a connection, or no longer."""
@@ -143,14 +169,19 @@ class QuicListener:
                 self._received(data[at : at + segment_size], segment_size, address)
             return
         link = self._links.get(first)
-        if link is None:
-            data = data[:segment_size]
-            link = self._welcome(data, address)
-        if link is not None:
+        if link is not None and link not in self._strangers:
             link.receive(data, segment_size, address)
             self._touched[link] = None
+            return
+        for at in range(0, len(data), segment_size):
+            datagram = data[at : at + segment_size]
+            if link is not None or self._may_wait(datagram, address):
+                self._waiting.put(address, datagram)
+        if self._waiting and self._serving is None:
+            self._serving = asyncio.get_running_loop().call_soon(self._serve_strangers)
 
     def _turned(self) -> None:
+        self._answers = ANSWERS_PER_TURN
         touched, self._touched = self._touched, {}
         for link in touched:
             link.turn()
@@ -158,35 +189,67 @@ class QuicListener:
     def _failed(self, error: OSError) -> None:
         log.warning("quic.socket_failed", extra={"session": self.name, "cause": str(error)})
 
-    def _welcome(self, data: bytes, address: Address) -> Link | None:
-        """A new connection, if that is what the datagram asks for and there is room for one."""
-        head = hello(data)
-        if head is None or len(data) < INITIAL_SIZE_MIN:
-            return None
-        if head.version != VERSION_1:
-            if head.version:
-                self._send(
-                    encode_quic_version_negotiation(
-                        source_cid=head.destination, destination_cid=head.source, supported_versions=[VERSION_1]
-                    ),
-                    address,
-                )
-            return None
-        if head.token is None:
-            return None
-        proof = self._tokens.check(address, head.token, self._now()) if head.token else None
-        if proof is not None:
-            original, retried = proof
-            return self._connect(head, original, retried, data, address) if head.destination == retried else None
-        ill_named = not head.source or len(head.destination) < CONNECTION_ID_SIZE
-        if ill_named or len(self._shaking) >= UNPROVEN_MAX or self._full(address[0]):
-            self._send_back(head, address)
-            return None
-        return self._connect(head, head.destination, None, data, address)
+    def _serve_strangers(self) -> None:
+        """Serve some, then leave the loop to everybody else for as long as that took."""
+        began = perf_counter()
+        try:
+            while self._waiting and perf_counter() - began < STRANGERS_SLICE_S:
+                self._serve_stranger(*self._waiting.take())
+        finally:
+            again = asyncio.get_running_loop().call_later
+            self._serving = again(perf_counter() - began, self._serve_strangers) if self._waiting else None
 
-    def _connect(
-        self, head: Hello, original: bytes, retried: bytes | None, data: bytes, address: Address
-    ) -> Link | None:
+    def _serve_stranger(self, address: Address, datagram: bytes) -> None:
+        link = self._links.get(destination(datagram)) or self._welcome(datagram, address)
+        if link is None or (link in self._strangers and not self._may_cost(link, datagram)):
+            return
+        while (costly := self._strangers.excess()) is not None:
+            log.debug("quic.stranger_dropped", extra={"session": self.name, "cause": "too many at once"})
+            costly.abandon()
+        if link.names:
+            link.receive(datagram, len(datagram), address)
+            link.turn()
+
+    def _may_cost(self, link: Link, datagram: bytes) -> bool:
+        """Whether a stranger's datagram is for its connection.
+
+        Ahead of the handshake's end many send what comes behind it; nothing can be done with that, so it costs nothing.
+        """
+        return bool(datagram[0] & LONG_HEADER) and self._strangers.more(link, len(datagram))
+
+    def _may_wait(self, data: bytes, address: Address) -> bool:
+        """Whether a datagram of nobody's may begin a connection; any other is answered at once, or not at all."""
+        head = hello(data)
+        if head is None or len(data) < INITIAL_SIZE_MIN or (head.version == VERSION_1 and head.token is None):
+            return False
+        if head.version == VERSION_1 and (
+            self._proof(head, address) is not None or not self._must_prove(head, address)
+        ):
+            return True
+        if self._answers and head.version:
+            self._answers -= 1
+            self._send(_version_spoken(head) if head.version != VERSION_1 else self._way_back(head, address), address)
+        return False
+
+    def _proof(self, head: Hello, address: Address) -> tuple[bytes, bytes] | None:
+        """The ids of the Retry this datagram answers: the client's first choice, and ours."""
+        proof = self._tokens.check(address, head.token, self._now()) if head.token else None
+        return proof if proof is not None and proof[1] == head.destination else None
+
+    def _must_prove(self, head: Hello, address: Address) -> bool:
+        """Whether a client has to show first that it receives at its address, under an id that we choose."""
+        if _ill_named(head) or not self._strangers.affords(address):
+            return True
+        return len(self._strangers) + len(self._waiting) >= UNPROVEN_MAX or bool(self._full(address[0]))
+
+    def _welcome(self, data: bytes, address: Address) -> Link | None:
+        """The new connection that a datagram asks for, if there is room for one still."""
+        head = hello(data)
+        if head is None or not self._strangers.affords(address):
+            return None
+        original, retried = self._proof(head, address) or (head.destination, None)
+        if retried is None and _ill_named(head):
+            return None
         connection = Connection(
             configuration=self._configuration,
             original_destination_connection_id=original,
@@ -205,7 +268,7 @@ class QuicListener:
         self.identified(link, head.destination, True)
         self.identified(link, connection.host_cid, True)
         self.peers.add(peer)
-        self._shaking.add(peer)
+        self._strangers.begin(link, address)
         self._per_address[host] += 1
         self._engine.connections += 1
         self._deserted.clear()
@@ -224,22 +287,21 @@ class QuicListener:
     def _refuse(self, connection: Connection, data: bytes, address: Address, cause: str) -> None:
         """Say no in the one datagram that the client's first allows, and keep nothing."""
         now = self._now()
-        connection.receive_datagram(data, address, now)
-        connection.close(CONNECTION_REFUSED, 0, cause)
-        for datagram, to in connection.datagrams_to_send(now):
-            self._send(datagram, to)
+        with contextlib.suppress(QuicConnectionError, RuntimeError, ValueError):
+            connection.receive_datagram(data, address, now)
+            connection.close(CONNECTION_REFUSED, 0, cause)
+            for datagram, to in connection.datagrams_to_send(now):
+                self._send(datagram, to)
 
-    def _send_back(self, head: Hello, address: Address) -> None:
+    def _way_back(self, head: Hello, address: Address) -> bytes:
         retried = os.urandom(CONNECTION_ID_SIZE)
-        token = self._tokens.make(address, head.destination, retried, self._now())
-        packet = encode_quic_retry(
+        return encode_quic_retry(
             version=head.version,
             source_cid=retried,
             destination_cid=head.source,
             original_destination_cid=head.destination,
-            retry_token=token,
+            retry_token=self._tokens.make(address, head.destination, retried, self._now()),
         )
-        self._send(packet, address)
 
     def _send(self, datagram: bytes, address: Address) -> None:
         assert self._socket is not None
@@ -248,3 +310,13 @@ class QuicListener:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _version_spoken(head: Hello) -> bytes:
+    return encode_quic_version_negotiation(
+        source_cid=head.destination, destination_cid=head.source, supported_versions=[VERSION_1]
+    )
+
+
+def _ill_named(head: Hello) -> bool:
+    return not head.source or len(head.destination) < CONNECTION_ID_SIZE

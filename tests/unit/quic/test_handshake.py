@@ -1,5 +1,7 @@
 """Client certificates asked for in real TLS handshakes, in memory; aioquic says the same from the other side."""
 
+import contextlib
+import datetime
 import ssl
 from pathlib import Path
 
@@ -8,9 +10,12 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from qh3 import tls
+from qh3._hazmat import Buffer
+from qh3.quic.tls_bridge import QuicTlsBridge
 
-from headrace.quic.connection import Certificate
-from headrace.quic.handshake import FLIGHT_SIZE_MAX, ServerHandshake
+from headrace.quic.connection import Certificate, configuration
+from headrace.quic.handshake import FLIGHT_SIZE_MAX, HELLO_SIZE_MAX, PIECES_MAX, ServerHandshake, check_hello
 from tests.harness.authority import Authority, PrivateKey
 from tests.harness.quic_pair import CLIENT_AT, SERVER_AT, Pair, is_in, streamed
 
@@ -97,7 +102,13 @@ def test_another_protocol(authority: Authority, client_ca: bool) -> None:
     assert refusal(pair) == NO_APPLICATION_PROTOCOL
 
 
-@pytest.mark.parametrize("flight", [b"\x14\0\0\x20" + bytes(32), b"\x0f\0\0\4\4\3\0\0", b"\x0b\0\0\1\1", b"\x01\0\0\0"])
+COMPRESSED = b"\x19\0\0\x10" + b"\0\x02\0\xff\xff\0\0\x08" + bytes(8)
+"""A certificate that says it becomes 64 KiB (RFC 8879): nobody asked for one, and none is unpacked."""
+
+
+@pytest.mark.parametrize(
+    "flight", [COMPRESSED, b"\x14\0\0\x20" + bytes(32), b"\x0f\0\0\4\4\3\0\0", b"\x0b\0\0\1\1", b"\x01\0\0\0"]
+)
 def test_a_second_flight_out_of_order(authority: Authority, flight: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(authority.issue_for_a_server(), authority.issue("alice"), authority.path)
     genuine = ServerHandshake._second_flight
@@ -171,3 +182,73 @@ def test_a_chain_longer_than_three_datagrams(authority: Authority, tmp_path: Pat
     pair.let_time_pass(2)
     assert is_in(pair.client)
     assert is_in(pair.server)
+
+
+def hello_with(group: tls.Group, share: bytes) -> bytes:
+    """The ClientHello of a client with one key share."""
+    made = configuration(protocol="fujin", is_client=True, certificate=None, datagram_max=1350, idle_timeout_s=30)
+    bridge = QuicTlsBridge(made, version=1, local_initial_source_connection_id=b"me")
+    bridge.start()
+    found = bridge.next_crypto_data()
+    assert found is not None
+    head = tls.pull_client_hello(Buffer(data=found.data))
+    head.key_share = [(group, share)]
+    head.other_extensions = [each for each in head.other_extensions if each[0] != tls.ExtensionType.PRE_SHARED_KEY]
+    into = Buffer(capacity=1 << 16)
+    tls.push_client_hello(into, head)
+    return into.data
+
+
+KEY = bytes(1152) + bytes(32) + bytes(range(1, 33))
+
+
+@pytest.mark.parametrize("at", [0, 3, 1149])
+@pytest.mark.parametrize("number", [3328, 3329, 4095])
+def test_a_key_of_ml_kem_has_numbers_below_its_modulus(at: int, number: int) -> None:
+    first = KEY[:at] + number.to_bytes(2, "little") + KEY[at + 2 :]
+    second = KEY[: at + 1] + (number << 4).to_bytes(2, "little") + KEY[at + 3 :]
+    for share in (first, second):
+        with contextlib.nullcontext() if number < 3329 else pytest.raises(tls.AlertIllegalParameter):
+            check_hello(hello_with(tls.Group.X25519ML768, share))
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 1088, 1184, 1215, 1217, 4000])
+def test_a_key_of_ml_kem_of_another_size_is_none(size: int) -> None:
+    with pytest.raises(tls.AlertIllegalParameter):
+        check_hello(hello_with(tls.Group.X25519ML768, bytes(size)))
+
+
+@pytest.mark.parametrize("group", [tls.Group.X25519, tls.Group.SECP256R1, tls.Group.SECP384R1, tls.Group.SECP521R1])
+@pytest.mark.parametrize("size", [0, 1, 32, 65, 97, 133, 1000])
+def test_a_key_share_that_is_none_is_an_alert(authority: Authority, group: tls.Group, size: int) -> None:
+    assert isinstance(answer_to(authority, hello_with(group, bytes(size))), tls.Alert)
+
+
+def answer_to(authority: Authority, *pieces: bytes) -> BaseException | None:
+    """What a server's handshake raises for these bytes."""
+    file = authority.issue_for_a_server()
+    own = Certificate(cert=file, key=file)
+    made = configuration(protocol="fujin", is_client=False, certificate=own, datagram_max=1350, idle_timeout_s=30)
+    bridge = QuicTlsBridge(
+        made,
+        version=1,
+        local_initial_source_connection_id=b"us",
+        remote_initial_source_connection_id=b"me",
+        original_destination_connection_id=b"first",
+    )
+    handshake = ServerHandshake(bridge.tls, None, lambda: datetime.datetime.now(datetime.UTC))
+    output = {epoch: Buffer(capacity=1 << 16) for epoch in (tls.Epoch.INITIAL, tls.Epoch.HANDSHAKE, tls.Epoch.ONE_RTT)}
+    try:
+        for piece in pieces:
+            handshake.handle_message(piece, output, tls.Epoch.INITIAL)
+    except BaseException as error:
+        return error
+    return None
+
+
+def test_a_hello_is_bounded_by_what_it_announces_and_by_its_pieces(authority: Authority) -> None:
+    announced = b"\x01" + HELLO_SIZE_MAX.to_bytes(3, "big")
+    assert isinstance(answer_to(authority, announced), tls.AlertIllegalParameter)
+    assert isinstance(answer_to(authority, b"\x01\0\x3f\0", *[b"\0"] * PIECES_MAX), tls.AlertUnexpectedMessage)
+    assert answer_to(authority, b"\x01\0\x3f\0", *[b"\0"] * (PIECES_MAX - 1)) is None
+    assert isinstance(answer_to(authority, b"\x02\0\0\0"), tls.AlertUnexpectedMessage)
