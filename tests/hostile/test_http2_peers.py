@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.http2 import Call, GrpcError, GrpcServer, Http2Limits, Metadata, Status, frames
+from headrace.http2.server import HANDSHAKES_MAX
 from tests.harness.authority import Authority
 from tests.harness.eventually import eventually
 from tests.harness.http2 import Peer, Wire, codes, frame, message
@@ -494,6 +496,36 @@ async def test_half_a_handshake_is_counted_and_ended(tmp_path: Path) -> None:
         assert await _first_byte(port, refused) == b""
     await server.close(5)
     assert server.held == 0
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_half_handshakes_make_room_for_who_means_it(tmp_path: Path, run: Callable[[Any], Any]) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue_for_a_server())
+
+    async def besiege() -> None:
+        server = GrpcServer({ECHO: echo}, admit, Http2Limits(auth_timeout_s=WAIT_S), context)
+        port = (await server.start("127.0.0.1", 0))[1]
+        halves = [await asyncio.open_connection("127.0.0.1", port) for _ in range(HANDSHAKES_MAX)]
+        for _, writer in halves:
+            writer.write(b"\x16\x03\x01")
+        ours = ssl.create_default_context(cafile=str(authority.path))
+        ours.set_alpn_protocols(["h2"])
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(20):
+                peer = Peer(*await asyncio.open_connection("127.0.0.1", port, ssl=ours))
+                await peer.send(peer.wire.hello() + peer.wire.call(1, ECHO, b"x", KEY))
+                assert (await peer.status(1))["grpc-status"] == "0"
+                await peer.close()
+            with contextlib.suppress(OSError):
+                assert await halves[0][0].read() == b""
+        for _, writer in halves:
+            writer.close()
+        await server.close(5)
+        assert not server.held
+
+    run(besiege())
 
 
 async def _first_byte(port: int, context: ssl.SSLContext) -> bytes:

@@ -20,8 +20,6 @@ from headrace.http2.streams import Stream
 if TYPE_CHECKING:
     from headrace.http2.server import GrpcServer
 
-STRANGER_COST = 32_768
-"""What a connection costs before it has sent a byte, roughly."""
 WRITE_JOINED_MAX = 65_536
 WRITE_CHUNK = 1 << 20
 PING_TIMEOUT_S = 10.0
@@ -316,4 +314,4 @@ class Connection(asyncio.BufferedProtocol):
         """What a stranger costs by now, roughly."""
         session = self.session
         kept = len(self._rest) + session.held + self.calls.metadata
-        return STRANGER_COST + kept + FRAME_COST * session.unsent + STREAM_COST * len(session.streams)
+        return self._server.stranger_cost + kept + FRAME_COST * session.unsent + STREAM_COST * len(session.streams)

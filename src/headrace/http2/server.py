@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from headrace.http2 import frames
 from headrace.http2.call import Handler
-from headrace.http2.connection import STRANGER_COST, Connection
+from headrace.http2.connection import Connection
 from headrace.http2.ledger import Ledger
 from headrace.http2.limits import Http2Limits
 from headrace.http2.status import GrpcError, Metadata, Status
@@ -21,6 +21,10 @@ from headrace.http2.status import GrpcError, Metadata, Status
 ARENA_SIZE = 256 * 1024
 BACKLOG = 1024
 ACCEPT_AGAIN_S = 0.1
+STRANGER_COST, TLS_COST = 32_768, 65_536
+"""What a connection costs before it has sent a byte, roughly, and what TLS adds."""
+HANDSHAKES_MAX = 256
+"""TLS handshakes at a time: 16 MiB. Who has been at it for the longest makes room for the next."""
 
 Admit = Callable[[str, Metadata, str, str | None], Any]
 """Who makes a call: method, metadata, the peer's address and its certificate's common name in, an identity out.
@@ -71,7 +75,8 @@ class GrpcServer:
         self._connected = connected
         self._per_address: Counter[str] = Counter()
         self._total = 0
-        self._arriving: set[asyncio.Task[None]] = set()
+        self._arriving: dict[asyncio.Task[None], None] = {}
+        self.stranger_cost = STRANGER_COST if tls is None else STRANGER_COST + TLS_COST
         self._deserted = asyncio.Event()
         self._deserted.set()
         self._tls = tls
@@ -157,9 +162,12 @@ class GrpcServer:
                     self.tell("http2.refused", peer=address, cause="too many connections")
                     raw.close()
                     continue
+                if len(self._arriving) >= HANDSHAKES_MAX:
+                    next(iter(self._arriving)).cancel()
                 task = loop.create_task(self._begin(raw, address))
-                self._arriving.add(task)
-                task.add_done_callback(self._arriving.discard)
+                self._arriving[task] = None
+                task.add_done_callback(self._arriving.pop)
+                await asyncio.sleep(0)  # those who are there have their turn between two newcomers
         finally:
             listener.close()
 
@@ -186,7 +194,7 @@ class GrpcServer:
         self.strangers[connection] = 0
         self._deserted.clear()
         self._connected(1)
-        self.weigh(connection, STRANGER_COST)
+        self.weigh(connection, self.stranger_cost)
 
     def left(self, connection: Connection) -> None:
         """A connection is gone."""
