@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.model.names import REDRIVEN_TOPIC, dead_topic
@@ -17,13 +16,13 @@ from headrace.spark.back.journey import Choice
 from headrace.spark.back.plan import Wish
 from headrace.spark.back.query import edited, matching, parse_edit, read_table
 from headrace.spark.back.shape import ORIGIN_HEADERS, REDRIVEN_FROM, messages
+from headrace.spark.marks import COLUMNS, letters_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KIND = "redrive"
 TABLE = "dead_letters"
-OFFSET_SIZE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ def marked(spark: "SparkSession", options: Mapping[str, str], earliest: int) -> 
     """The offsets of the dead letters that were redriven, as the log tells."""
     marks = (
         spark.read.format("headrace")
-        .options(**options, subscribe=REDRIVEN_TOPIC, columns="value", startingOffsets=str(earliest))
+        .options(**options, subscribe=REDRIVEN_TOPIC, columns=",".join(COLUMNS), startingOffsets=str(earliest))
         .option("failOnDataLoss", "false")
         .load()
     )
@@ -80,11 +79,10 @@ def marked(spark: "SparkSession", options: Mapping[str, str], earliest: int) -> 
 
 
 def offsets_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The offsets that marks hold: each mark is u64 numbers, little-endian, back to back."""
+    """The offsets of the dead letters that marks name."""
     for batch in batches:
-        text = b"".join(value for value in batch.column("value").to_pylist() if value is not None)
-        numbers = np.frombuffer(text, "<u8", len(text) // OFFSET_SIZE).astype(np.int64)
-        yield pa.record_batch({"offset": pa.array(numbers)})
+        letters, _ = letters_in(batch)
+        yield pa.record_batch({"offset": pa.array(letters)})
 
 
 def quoted(text: str) -> str:

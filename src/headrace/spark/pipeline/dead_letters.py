@@ -7,12 +7,12 @@ value is their offsets; such a mark changes the letter's row.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
 from headrace.model.names import REDRIVEN_TOPIC
 from headrace.spark.lake.table import TableSpec
+from headrace.spark.marks import letters_in
 from headrace.spark.pipeline.definition import PipelineTable
 from headrace.spark.pipeline.settings import Settings
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 pc: Any = pyarrow.compute
-MARK_SIZE = 8
 UNFOLDED = (
     "offset long, timestamp timestamp, topic string, protocol string, message_id string, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>, redriven boolean, redriven_at timestamp"
@@ -43,9 +42,10 @@ def unfolded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         marks = batch.filter(is_mark)
         yield _shaped(letters, {name: letters.column(name) for name in letters.schema.names}, letters.num_rows)
         if marks.num_rows:
-            offsets, when = _marked(marks)
-            columns = {"offset": offsets, "redriven": pa.repeat(True, len(offsets)), "redriven_at": when}
-            yield _shaped(marks, columns, len(offsets))
+            named, rows = letters_in(marks)
+            when = marks.column("timestamp").take(pa.array(rows))
+            columns = {"offset": pa.array(named), "redriven": pa.repeat(True, len(named)), "redriven_at": when}
+            yield _shaped(marks, columns, len(named))
 
 
 def dead_letters(frame: "DataFrame", settings: Settings) -> "DataFrame":
@@ -63,17 +63,6 @@ def dead_letters(frame: "DataFrame", settings: Settings) -> "DataFrame":
         f.filter("headers", lambda header: ~header["key"].isin(_ORIGIN_HEADERS)).alias("headers"),
         "redriven", "redriven_at",
     )  # fmt: skip
-
-
-def _marked(marks: pa.RecordBatch) -> tuple[Any, Any]:
-    """The offsets that marks hold, and the time of each one's mark. Bytes that are no whole offset are left out."""
-    values: Any = marks.column("value")
-    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False) // MARK_SIZE
-    text = b"".join(
-        value[: MARK_SIZE * count] for value, count in zip(values.to_pylist(), lengths, strict=True) if count
-    )
-    offsets = pa.array(np.frombuffer(text, "<u8").astype(np.int64))
-    return offsets, marks.column("timestamp").take(np.repeat(np.arange(len(lengths)), lengths))
 
 
 def _shaped(batch: pa.RecordBatch, columns: dict[str, Any], rows: int) -> pa.RecordBatch:
