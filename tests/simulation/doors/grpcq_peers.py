@@ -19,7 +19,7 @@ from headrace.protocols.grpcq.queues_pb2 import (
 )
 from headrace.server.grpc_queues import Failure
 from headrace.server.grpc_stream import StreamCall
-from tests.simulation.doors.ledger import Fate
+from tests.simulation.doors.ledger import Fate, Sent
 from tests.simulation.doors.machine import Server
 from tests.simulation.doors.model import DEAD_AT_ONCE, VISIBILITY_S
 from tests.simulation.doors.peer import Peer, Publisher
@@ -29,6 +29,38 @@ from tests.simulation.doors.world import World
 INBOX_MAX = 4
 
 
+class GrpcqRepeater(Publisher):
+    """Publishes what it got no answer for again, by its ids, before and with anything new, until it is stored, once."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self._unanswered: list[tuple[Sent, bytes]] = []
+        self._topic = ""
+
+    async def converse(self) -> None:
+        world, chance = self.world, self.chance
+        if not self._unanswered:
+            self._topic = world.some_topic(chance)
+        if not self._unanswered or self.rarely(0.5):
+            for _ in range(chance.choice((1, 3, 10))):
+                sent = world.ledger.new(self.name, self._topic)
+                self._unanswered.append((sent, _envelope(sent, sent.value(world.padding(chance)))))
+        envelopes = [data for _, data in self._unanswered]
+        request = PublishRequest(queue=self._topic, messages=envelopes).SerializeToString()
+        patience = chance.random() * 0.02 if self.rarely(0.5) else None
+        try:
+            async with asyncio.timeout(patience):
+                await self.answer(world.machine.call(lambda server: server.queues.publish(ANONYMOUS, request)))
+        except TimeoutError:
+            return
+        except BrokerError as error:
+            _tolerate(error, Code.STORAGE)
+            return
+        for sent, _ in self._unanswered:
+            world.ledger.decide(sent, Fate.CONFIRMED, self.life)
+        self._unanswered.clear()
+
+
 class GrpcqPublisher(Publisher):
     """A call that returns means that all is stored; one that is refused, that nothing is."""
 
@@ -36,17 +68,7 @@ class GrpcqPublisher(Publisher):
         world, chance = self.world, self.chance
         topic = world.some_topic(chance)
         sents = [world.ledger.new(self.name, topic) for _ in range(chance.choice((1, 3, 10)))]
-        envelopes = [
-            Message(
-                originator=self.name,
-                topic="shop.Orders",
-                action="Place",
-                payload=sent.value(world.padding(chance)),
-                message_id=f"id-{sent.number}",
-                timestamp_ms=1,
-            ).SerializeToString()
-            for sent in sents
-        ]
+        envelopes = [_envelope(sent, sent.value(world.padding(chance))) for sent in sents]
         request = PublishRequest(queue=topic, messages=envelopes).SerializeToString()
         patience = chance.random() * 0.02 if self.rarely(0.1) else None
         try:
@@ -272,6 +294,18 @@ class GrpcqStreamer(Peer):
         assert not response.settled.refused, "what it held it could not settle"
         for receipt in acks:
             ledger.ack_confirmed(self._subscription, chosen[receipt], self.life)
+
+
+def _envelope(sent: Sent, payload: bytes) -> bytes:
+    """The message as it is sent, and sent again."""
+    return Message(
+        originator=sent.publisher,
+        topic="shop.Orders",
+        action="Place",
+        payload=payload,
+        message_id=f"id-{sent.number}",
+        timestamp_ms=1,
+    ).SerializeToString()
 
 
 def _tolerate(error: BrokerError, *codes: Code) -> None:

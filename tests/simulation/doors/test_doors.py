@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation.doors.blipmq_peers import BlipmqConsumer, BlipmqNewcomer, BlipmqPublisher, Team
 from tests.simulation.doors.fujin_peers import FujinReader, FujinWriter
-from tests.simulation.doors.grpcq_peers import GrpcqConsumer, GrpcqPublisher, GrpcqStreamer
+from tests.simulation.doors.grpcq_peers import GrpcqConsumer, GrpcqPublisher, GrpcqRepeater, GrpcqStreamer
 from tests.simulation.doors.peer import Peer
 from tests.simulation.doors.sspq_peers import SspqReceiver, SspqSender
 from tests.simulation.doors.world import LATE, PLAIN, QUEUE, SHORT, World
@@ -31,6 +31,7 @@ def everybody(world: World) -> list[Coroutine[Any, Any, None]]:
         SspqSender(world, "sspq-sender"),
         FujinWriter(world, "fujin-writer"),
         GrpcqPublisher(world, "grpcq-publisher"),
+        GrpcqRepeater(world, "grpcq-repeater"),
         *(SspqReceiver(world, f"sspq-receiver-{n}", dead=False) for n in range(3)),
         SspqReceiver(world, "sspq-undertaker", dead=True),
         *(BlipmqConsumer(world, f"blipmq-consumer-{n}", teams[n % len(teams)]) for n in range(5)),

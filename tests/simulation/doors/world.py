@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.broker import BrokerSettings, RetryPolicy, TopicSettings
 from headrace.log.settings import LogSettings
-from headrace.model.batch import build_batch
+from headrace.model.batch import Protocol, build_batch
 from headrace.protocols.fujin import FujinSettings
 from headrace.protocols.sspq import SspqSettings
 from headrace.server.grpc_queues import QueueSettings
@@ -271,6 +271,7 @@ def terrain_by_chance(chance: Random) -> Terrain:
         broker=BrokerSettings(
             retry=RetryPolicy(max_attempts=3, backoff_ms=50, ack_wait_ms=100),
             topics=topics,
+            dedup_door_s={Protocol.GRPCQ: 600},
             inflight_max=chance.choice((3, 20, ROOM_FOR_ALL)),
             qos0_pending_max=chance.choice((10, 100_000)),
         ),
