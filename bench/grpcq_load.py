@@ -17,12 +17,17 @@ from typing import Any
 
 import uvloop
 
+from headrace.kernels.grpcq_envelope import UUID_SIZE
 from headrace.protocols.grpcq.client import GrpcqClient
 from headrace.protocols.grpcq.grpcq_pb2 import Message
+from headrace.protocols.grpcq.publishing import uuids
 
 QUEUE = "bench"
 WINDOW = 8192
 CALLS_OF_MANY, CALLS_OF_ONE = 4, 32
+ID_FIELD = bytes((0x2A, UUID_SIZE))
+"""What precedes a message id of that size in an envelope; each message has its own, for an id is stored once."""
+
 NO_LATENCY: dict[str, float] = {}
 
 
@@ -48,11 +53,16 @@ class Load:
             topic="bench.Bench",
             action="Work",
             payload=os.urandom(options.size),
-            message_id="550e8400-e29b-41d4-a716-446655440000",
             timestamp_ms=time.time_ns() // 1_000_000,
         )
-        self._batch = [message.SerializeToString()] * options.batch
+        self._message = message.SerializeToString() + ID_FIELD
         self._calls = CALLS_OF_ONE if options.batch == 1 else CALLS_OF_MANY
+
+    def _batch(self) -> list[bytes]:
+        """As many messages as a call has, each with an id of its own."""
+        size = self._options.batch
+        ids = uuids(os.urandom(16 * size))
+        return [self._message + ids[at : at + UUID_SIZE] for at in range(0, UUID_SIZE * size, UUID_SIZE)]
 
     async def publish(self, *, until: float = float("inf"), count: int | None = None) -> tuple[int, float]:
         """Publish until a time, or so many messages; how many, and how long it took."""
@@ -61,8 +71,8 @@ class Load:
         async def caller() -> None:
             nonlocal sent
             while time.perf_counter() < until and (count is None or sent < count):
-                sent += len(self._batch)
-                await self._client.publish(QUEUE, self._batch)
+                sent += self._options.batch
+                await self._client.publish(QUEUE, self._batch())
 
         began = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(self._calls)))

@@ -48,8 +48,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 @pytest.fixture
 def feed_broker(tmp_path: Path) -> Iterator[Lakeside]:
-    """A running broker with its feed: `endpoint`, `key`, `kill`, `start`."""
-    broker = Lakeside(tmp_path / "data")
+    """A running broker with its feed: `endpoint`, `key`, `kill`, `start`. It stores whatever it is sent twice twice."""
+    broker = Lakeside(tmp_path / "data", GRPCQ__DEDUP_S="0")
     broker.start()
     yield broker
     broker.close()
