@@ -3,12 +3,15 @@
 cimport cython
 
 cdef Py_ssize_t _PLACES_MIN, _UUID_SIZE
+cdef unsigned int _DASH
+cdef unsigned long long _LOW_NIBBLES, _ONES, _SIXES, _ZERO_DIGITS, _EVEN_NIBBLES, _HALVES, _QUARTER
+cdef Py_ssize_t _AHEAD
 cdef long long _GONE
 cdef unsigned long long _TIME_MAX
 
 cdef class Recent:
     cdef public Py_ssize_t first, last, count, places
-    cdef public unsigned long long odd_high, odd_low
+    cdef public unsigned long long odd_high, odd_low, touched
     cdef public int shift
     cdef public unsigned long long[::1] words
     cdef public long long[::1] times
@@ -26,13 +29,22 @@ cdef object _digest_all(
 
 cdef Py_ssize_t _u32(const unsigned char* data, Py_ssize_t at) noexcept
 
-@cython.locals(high=cython.ulonglong, low=cython.ulonglong, byte=cython.ulonglong, i=Py_ssize_t)
+@cython.locals(high=cython.ulonglong, low=cython.ulonglong, bad=int)
 cdef bint _read_uuid(const unsigned char* data, Py_ssize_t at, unsigned long long[::1] words, Py_ssize_t place) except -1
+
+@cython.locals(text=cython.ulonglong, number=cython.ulonglong)
+cdef unsigned long long _nibbles(const unsigned char* data, Py_ssize_t first, Py_ssize_t second, int* bad) noexcept
+
+@cython.locals(touched=cython.ulonglong, i=Py_ssize_t)
+cdef void _warm(Recent recent, const unsigned long long[::1] words, Py_ssize_t count) noexcept
 
 @cython.locals(
     count=Py_ssize_t, i=Py_ssize_t, slot=Py_ssize_t, high=cython.ulonglong, low=cython.ulonglong
 )
 cpdef object admit(Recent recent, const unsigned long long[::1] words, long long now)
+
+@cython.locals(touched=cython.ulonglong, number=Py_ssize_t, place=Py_ssize_t)
+cdef void _warm_ring(Recent recent, Py_ssize_t first) noexcept
 
 @cython.locals(i=Py_ssize_t, slot=Py_ssize_t, high=cython.ulonglong, low=cython.ulonglong)
 cpdef take_back(Recent recent, const unsigned long long[::1] words)
@@ -54,7 +66,7 @@ cpdef Recent read(bytes data)
 
 @cython.locals(
     held=Py_ssize_t, places=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t, number=Py_ssize_t, place=Py_ssize_t,
-    slot=Py_ssize_t, words="unsigned long long[::1]", times="long long[::1]",
+    slot=Py_ssize_t, mask=Py_ssize_t, words="unsigned long long[::1]", times="long long[::1]",
 )
 cdef object _make_room(Recent recent, Py_ssize_t count)
 

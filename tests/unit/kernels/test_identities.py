@@ -52,7 +52,7 @@ def test_equal_ids_and_only_those_have_equal_bits_however_it_was_built(given_ids
 @both
 def test_a_uuid_is_its_own_bits(kernel: Any) -> None:
     one = UUID("550e8400-e29b-41d4-a716-446655440000")
-    assert struct.pack(">QQ", *words_of(kernel, [str(one).encode()])) == one.bytes
+    assert struct.pack("<QQ", *words_of(kernel, [str(one).encode()])) == one.bytes
 
 
 names = st.lists(st.sampled_from([b"%d" % n for n in range(60)]), max_size=25)
