@@ -15,8 +15,8 @@ from headrace.model.events import EventPart
 from headrace.model.names import is_own_topic
 from headrace.model.parts import RECORD_HEADER_SIZE, iter_parts
 
-SHARE_AT_ONCE = 8
-"""A topic that has to forget early forgets one of so many of its ids at once, so that this is looked for rarely."""
+SHARE_AT_ONCE = 256
+"""A topic that has to forget early forgets one of so many of its ids at once: seldom, and never for long."""
 
 
 @dataclass(frozen=True, slots=True)

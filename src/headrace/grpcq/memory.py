@@ -13,6 +13,7 @@ from headrace.protocols.grpcq.envelope import PAYLOAD_MAX, check_message, check_
 from headrace.protocols.grpcq.grpcq_pb2 import Message
 
 VISIBILITY_S = 30.0
+DEDUP_S = 600.0
 NACKED = "nacked"
 NOT_SETTLED = "not settled in time"
 
@@ -38,6 +39,7 @@ class _Queue:
     waiting: deque[_Stored] = field(default_factory=deque)
     delivered: dict[int, tuple[_Stored, float]] = field(default_factory=dict)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: dict[str, float] = field(default_factory=dict)
 
 
 class MemoryAdapter:
@@ -61,7 +63,7 @@ class MemoryAdapter:
         self._numbers = itertools.count(1)
 
     async def publish(self, queue: str, *messages: Message) -> None:
-        """Store all messages or none.
+        """Store all messages or none; one whose id the queue got within ten minutes is stored already.
 
         Raises Rejected.
         """
@@ -71,7 +73,7 @@ class MemoryAdapter:
                 check_message(message, self._payload_max)
         except BrokerError as error:
             raise Rejected(error.detail) from None
-        self.put(queue, *(message.SerializeToString() for message in messages))
+        self.put(queue, *(each.SerializeToString() for each in messages if self._is_new(queue, each.message_id)))
 
     def put(self, queue: str, *data: bytes) -> None:
         """Store bytes as they are, whether or not they are messages."""
@@ -123,6 +125,18 @@ class MemoryAdapter:
             raise ReceiptError("unknown receipt: settled before, or its message was delivered anew")
         if failure is not None:
             self._fail(queue, found, entry[0], failure, dead)
+
+    def _is_new(self, queue: str, message_id: str) -> bool:
+        """Whether a message is to be stored; from now on its id is known."""
+        if not message_id:
+            return True
+        seen, now = self._queue(queue).seen, self._clock()
+        for known, _ in list(itertools.takewhile(lambda each: now - each[1] >= DEDUP_S, seen.items())):
+            del seen[known]
+        if message_id in seen:
+            return False
+        seen[message_id] = now
+        return True
 
     def _queue(self, name: str) -> _Queue:
         return self._queues.setdefault(name, _Queue())

@@ -251,8 +251,8 @@ def _make_room(recent: Recent, count: int) -> None:
     if recent.places < 2 * (recent.count + count):
         recent.places *= 2
     size = recent.places
-    recent.words, recent.times = array("Q", bytes(16 * size)), array("q", bytes(8 * size))
-    recent.slots = array("I", bytes(8 * size))
+    recent.words, recent.times = array("Q", (0,)) * (2 * size), array("q", (0,)) * size
+    recent.slots = array("I", (0,)) * (2 * size)
     recent.shift = 63 - (size.bit_length() - 1)
     recent.first = recent.last = recent.count = 0
     mask = 2 * size - 1

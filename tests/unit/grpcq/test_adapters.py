@@ -134,6 +134,13 @@ async def test_one_bad_message_keeps_all_out(bench: Bench, bad: dict[str, object
     assert (await bench.adapter.consume(QUEUE, 10)).items == []
 
 
+async def test_what_is_published_again_under_its_id_is_stored_once(bench: Bench) -> None:
+    await bench.adapter.publish(QUEUE, message(1, message_id="one"), message(2, message_id=""))
+    await bench.adapter.publish(QUEUE, message(1, message_id="one"), message(2, message_id=""), message(3))
+    found = payloads(await bench.adapter.consume(QUEUE, 10, wait_s=WAIT_S))
+    assert found == [message(n).payload for n in (1, 2, 2, 3)]
+
+
 async def test_a_payload_that_is_too_large_is_named_with_both_sizes(bench: Bench) -> None:
     with pytest.raises(Rejected, match=r"shop\.Orders\.Place has 262145 bytes, more than the 262144 allowed"):
         await bench.adapter.publish(QUEUE, message(payload=bytes(262_145)))
