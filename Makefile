@@ -42,7 +42,8 @@ test: check            ## everything else, too: real processes, disks and Spark,
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/spark
 	HEADRACE_PURE=1 $(BIN)/pytest -q -n auto -m 'not slow' $(addprefix --ignore ,$(WITHOUT_KERNELS)) tests/unit tests/conformance tests/e2e
 
-torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…)
+torture: $(STAMP)      ## kill -9 under load, 1,000 cycles and more (CYCLES=…); 10,000 damaged directories (DAMAGES=…)
+	HEADRACE_DAMAGES=$${DAMAGES:-10000} $(BIN)/pytest -q -n auto tests/crash/test_damage.py
 	HEADRACE_KILL_CYCLES=$${CYCLES:-1000} $(BIN)/pytest -q -n auto tests/crash/test_kill.py tests/crash/test_kill_transactions.py
 	HEADRACE_DRIVER_KILLS=$${KILLS:-20} $(BIN)/pytest -q tests/spark/torture
 

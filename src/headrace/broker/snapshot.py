@@ -115,6 +115,14 @@ def load(
     return subscriptions
 
 
+def load_writers(state: bytes) -> Writers:
+    """Who writes in transactions, alone. Raises BadSnapshot."""
+    writers = Writers()
+    for saved in _decode(state).writers:
+        _load_writer(saved, writers)
+    return writers
+
+
 def _decode(state: bytes) -> Saved:
     try:
         saved = msgspec.msgpack.decode(state, type=Saved)

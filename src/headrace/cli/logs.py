@@ -38,11 +38,11 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
     What was given up by an earlier repair, or by `serve --accept-damage`, is said ever after; the code is 0 then.
     """
     from headrace.cli.reading import WatchedDisk, log_size
-    from headrace.log import verify as verify_log
+    from headrace.server.offline import verify_directory
 
     place = log_directory(directory)
     with progress("verifying", log_size(place), unit="bytes") as meter:
-        report = verify_log(place, WatchedDisk(meter))
+        report = verify_directory(place, WatchedDisk(meter))
     Output(as_json=as_json).document(as_row(report), described(report))
     if not report.intact:
         raise Failure(
@@ -75,14 +75,13 @@ def repair(
 ) -> None:
     """Mend a damaged log: every valid record stays, what is removed is kept aside."""
     from headrace.cli.reading import WatchedDisk, check_closed, log_size
-    from headrace.log import repair as repair_log
-    from headrace.log import verify as verify_log
+    from headrace.server.offline import repair_directory, verify_directory
 
     place = log_directory(directory)
     output = Output(as_json=as_json)
     check_closed(place)
     with progress("verifying", log_size(place), unit="bytes") as meter:
-        found = verify_log(place, WatchedDisk(meter))
+        found = verify_directory(place, WatchedDisk(meter))
     if found.intact and not found.torn and not found.notes:
         output.document(as_row(found), ["nothing to repair", *described(found)])
         return
@@ -90,7 +89,7 @@ def repair(
         output.note("\n".join(map(str, [*found.damage, *found.torn, *found.notes])))
         typer.confirm(f"Repair the log in {place}?", abort=True, err=True)
     with progress("repairing", log_size(place), unit="bytes") as meter:
-        report = repair_log(place, WatchedDisk(meter), now=time.time_ns() // 1000)
+        report = repair_directory(place, WatchedDisk(meter), now=time.time_ns() // 1000)
     output.document(as_row(report), mended(report))
 
 

@@ -1,8 +1,8 @@
 """What files in the staging directory are called. Names are digests and numbers, never what somebody sent.
 
 `<writer's digest>-<batch>-<when, µs>-<token>.staged` holds rows, `<writer's digest>-<batch>.manifest` promises that a
-transaction of several records will be finished. A writer's digest begins with that of the owner, so that what each
-owner has can be counted.
+transaction of several records will be finished, and `<writer's digest>-<batch>.second.manifest` says the same.
+A writer's digest begins with that of the owner, so that what each owner has can be counted.
 """
 
 import hashlib
@@ -12,8 +12,6 @@ import secrets
 STAGED_SUFFIX = ".staged"
 MANIFEST_SUFFIX = ".manifest"
 OWNER_SIZE = 16
-DAMAGED_SUFFIX = ".damaged"
-"""What is added to the name of a file that makes no sense and was set aside."""
 
 _STAGED = re.compile(r"(?P<prefix>[0-9a-f]{32}-\d{20})-(?P<created_us>\d{20})-[0-9a-f]{32}\.staged", re.ASCII)
 

@@ -52,9 +52,9 @@ class Found(NamedTuple):
 class Hopper:
     """Iterates over the valid records of `file` from `position` to `stop`, the first of which should be `expected`.
 
-    Ends early at the record whose offset is `limit`: a later segment supersedes it. While and after iterating,
-    `position` and `expected` say how far it came, `walked` how many bytes were valid, `holes` what it had to leap over,
-    `synced` below which offset everything was synced by the word of the records themselves.
+    Ends early at the record whose offset is `limit`: a later segment supersedes it; none of ours goes beyond. While and
+    after iterating, `position` and `expected` say how far it came, `walked` how many bytes were valid, `holes` what it
+    had to leap over, `synced` below which offset everything was synced by the word of the records themselves.
     """
 
     def __init__(
@@ -109,6 +109,8 @@ class Hopper:
                 return 0 if at or base + end > self._stop else end
             payload = at + RECORD_HEADER_SIZE
             if not record_intact(view, at, end, crc) or not (span := record_span(data, payload, end)):
+                return 0
+            if self._limit is not None and first + span > self._limit:
                 return 0
             if sized & SYNCED_MARK:
                 self.synced = first

@@ -311,9 +311,9 @@ class Log:
         write.run()
         self.end_snapshot(write)
 
-    def begin_losses(self, damage: Sequence[Damage], now: int) -> LossesWrite:
+    def begin_losses(self, damage: Sequence[Damage], now: int, *, given_up: bool = False) -> LossesWrite:
         """Damage that was met, to be written down by the result's `run`."""
-        return LossesWrite(self._catalog, [Loss(each, now) for each in damage])
+        return LossesWrite(self._catalog, [Loss(each, now, given_up) for each in damage])
 
     def begin_scrub(self) -> Scrub:
         """A pass over everything that is sealed or synced."""

@@ -59,6 +59,7 @@ class Recovered:
     catalog: Catalog | None = None
     catalogs_alike: bool = True
     synced: int = 0
+    strays: list[str] = field(default_factory=list)
     walked: dict[str, int] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
 
@@ -95,9 +96,9 @@ def recover(directory: Path, disk: Disk, *, full: bool = False, write: bool = Tr
 def take_over(directory: Path, disk: Disk, recovered: Recovered) -> CatalogFile:
     """The catalog of a log that is to be appended to, made if there is none and brought up to date.
 
-    Bad snapshots are put aside, so that nothing is ever written over them. Raises OSError.
+    Bad snapshots and stray files are put aside, so that nothing is ever written over them. Raises OSError.
     """
-    for name in recovered.snapshots.bad:
+    for name in (*recovered.snapshots.bad, *recovered.strays):
         rename_aside(disk, directory / name)
     segments, found = recovered.segments, recovered.catalog
     good = tuple(recovered.snapshots.good[:SNAPSHOTS_KEPT])
@@ -179,7 +180,7 @@ class _Recovery:
 
     def _segments(self, names: list[str]) -> None:
         found, catalog = self._found, self._found.catalog
-        firsts = segment_firsts(names)
+        firsts = self._without_strays(segment_firsts(names))
         limits: list[int | None] = [*firsts[1:], None] if firsts else []
         if catalog is not None:
             if firsts and catalog.last is not None and firsts[-1] < catalog.last:
@@ -197,6 +198,58 @@ class _Recovery:
         if catalog is not None and catalog.last is not None and firsts and firsts[-1] < catalog.last:
             self._missing(catalog.last, found.synced - catalog.last)
             self._end_is_missing = True
+
+    def _without_strays(self, firsts: list[int]) -> list[int]:
+        """Leave out files that were copied under the name of a segment there never was.
+
+        Such a file says that it is another segment, and the one before it goes on to the next one as if it were not
+        there. Where that one ends at the name, the file is in the place of a segment that is lost.
+        """
+        catalog = self._found.catalog
+        real = [first for first in firsts if not self._is_impostor(first)]
+        if real == firsts:
+            return firsts
+        kept = []
+        for first in firsts:
+            if first in real:
+                kept.append(first)
+                continue
+            before = [each for each in real if each < first]
+            after = [each for each in real if each > first]
+            if after:
+                needed = not before or not self._reaches(before[-1], after[0])
+            else:
+                needed = not before or catalog is None or catalog.last is None or catalog.last >= first
+            if needed:
+                kept.append(first)
+            else:
+                name = segment_path(self._directory, first).name
+                self._found.strays.append(name)
+                self._report.notes.append(f"{name} is a copy of another segment; there never was one of that name")
+        return kept
+
+    def _is_impostor(self, first: int) -> bool:
+        """Whether a segment has an intact header that says it is another one, or another log's."""
+        file = self._disk.open(segment_path(self._directory, first))
+        try:
+            header = read_segment_header(file)
+        except BadHeader:
+            return False
+        finally:
+            file.close()
+        catalog = self._found.catalog
+        return header.first != first or (catalog is not None and header.log not in (b"", catalog.log))
+
+    def _reaches(self, first: int, following: int) -> bool:
+        """Whether the records of a segment go on to the first offset of another."""
+        file = self._disk.open(segment_path(self._directory, first))
+        try:
+            hopper = Hopper(file, SEGMENT_HEADER_SIZE, file.size(), first, following)
+            for _ in hopper:
+                """Only where it ends is of interest."""
+            return hopper.expected == following and not hopper.holes
+        finally:
+            file.close()
 
     def _is_suspect(self, catalog: Catalog, first: int) -> bool:
         """Whether damage was met in this segment that nobody has decided about."""
@@ -300,7 +353,7 @@ class _SegmentRecovery:
         file = self._disk.open(self._path, writable=self._write and self._limit is None)
         try:
             segment = Segment(self._path, self._header(file), self._first, SEGMENT_HEADER_SIZE, SegmentMap())
-            if self._log and segment.header.log not in (b"", self._log):
+            if self._is_foreign(segment.header):
                 self._disown(segment, file)
             elif self._limit is None:
                 self._walk_last(segment, file)
@@ -313,7 +366,7 @@ class _SegmentRecovery:
     def _header(self, file: File) -> SegmentHeader:
         try:
             header = read_segment_header(file)
-            if header.first == self._first:
+            if header.first == self._first or self._is_foreign(header):
                 return header
             reason = f"header says offset {header.first}"
         except BadHeader as error:
@@ -322,6 +375,9 @@ class _SegmentRecovery:
             raise StorageError(f"{self._path}: {error}") from error
         self._report.damage.append(Damage(self._path.name, 0, SEGMENT_HEADER_SIZE, self._first, 0, reason))
         return SegmentHeader(self._first, self._created_us(file), log=self._log)
+
+    def _is_foreign(self, header: SegmentHeader) -> bool:
+        return bool(self._log) and header.log not in (b"", self._log)
 
     def _disown(self, segment: Segment, file: File) -> None:
         """Take nothing from a segment of another log."""
@@ -410,7 +466,7 @@ class _SegmentRecovery:
         self._report.valid_bytes += hopper.walked
 
     def _damaged(self, hole: Hole, end: int) -> None:
-        lost = end - hole.first if hole.lost is None else hole.lost
+        lost = max(0, end - hole.first) if hole.lost is None else hole.lost
         self._report.damage.append(Damage(self._path.name, hole.start, hole.end, hole.first, lost))
 
     def _cut(self, file: File, torn: Hole, size: int) -> None:

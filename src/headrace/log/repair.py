@@ -52,7 +52,7 @@ def repair_locked(directory: Path, disk: Disk, *, now: int = 0) -> Report:
         catalog.met([Loss(damage, now) for damage in report.damage])
         _mend(directory, disk, found, catalog.catalog.log)
         catalog.replace(_settled(catalog.catalog, found))
-    for name in found.snapshots.bad:
+    for name in (*found.snapshots.bad, *found.strays):
         report.kept_aside.append(rename_aside(disk, directory / name))
     after = recover(directory, disk)
     if after.catalog is not None:

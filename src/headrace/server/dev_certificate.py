@@ -2,9 +2,11 @@
 
 import datetime
 import ipaddress
+import logging
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -15,6 +17,8 @@ from headrace.server.private import write_private
 DEV_CERT_NAME = "dev-cert.pem"
 DEV_KEY_NAME = "dev-private-key.pem"
 DEV_VALID_DAYS = 3650
+
+log = logging.getLogger("headrace.tls")
 
 _LOOPBACK_NAMES = ("localhost",)
 _LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
@@ -27,7 +31,10 @@ def dev_certificate(data_dir: Path | str, *, now: datetime.datetime) -> tuple[Pa
     """
     directory = Path(data_dir)
     cert_path, key_path = directory / DEV_CERT_NAME, directory / DEV_KEY_NAME
-    if not _still_valid(cert_path, key_path, now):
+    problem = _problem(cert_path, key_path, now)
+    if problem is not None:
+        if cert_path.exists() or key_path.exists():
+            log.warning("tls.dev_certificate_made_anew", extra={"cause": problem})
         make_private_directory(directory)
         key = ec.generate_private_key(ec.SECP256R1())
         pem = key.private_bytes(
@@ -38,14 +45,21 @@ def dev_certificate(data_dir: Path | str, *, now: datetime.datetime) -> tuple[Pa
     return cert_path, key_path
 
 
-def _still_valid(cert_path: Path, key_path: Path, now: datetime.datetime) -> bool:
+def _problem(cert_path: Path, key_path: Path, now: datetime.datetime) -> str | None:
+    """Why these files cannot be used, None when they can; the signature tells of any byte that changed."""
     try:
         certificate = x509.load_pem_x509_certificate(cert_path.read_bytes())
         key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError):
-        return False
-    belongs = certificate.public_key() == key.public_key()
-    return belongs and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
+        certificate.verify_directly_issued_by(certificate)
+    except InvalidSignature:
+        return f"{cert_path.name} fails its signature"
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        return str(error)
+    if certificate.public_key() != key.public_key():
+        return f"{key_path.name} is not the key of {cert_path.name}"
+    if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
+        return f"{cert_path.name} is out of date"
+    return None
 
 
 def _self_signed(key: ec.EllipticCurvePrivateKey, now: datetime.datetime) -> x509.Certificate:

@@ -164,10 +164,11 @@ class Engine:
             self.broker.damaged(msgspec.json.encode(damage), now)
         self.write_down(found)
 
-    def write_down(self, damage: Sequence[Damage]) -> None:
+    def write_down(self, damage: Sequence[Damage], *, given_up: bool = False) -> None:
         """Have damage remembered by the log's catalog."""
-        self._chores.append(self.log.begin_losses(damage, self.clock.now()))
-        self._kick()
+        if damage:
+            self._chores.append(self.log.begin_losses(damage, self.clock.now(), given_up=given_up))
+            self._kick()
 
     def _append_events(self) -> None:
         """Append what was gathered: before every flush, and before the state is written down that it led to."""

@@ -10,30 +10,35 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from headrace.feed.messages import OFFSET_MAX, Receipt
+from headrace.feed.messages import Receipt
 from headrace.feed.places import (
-    DAMAGED_SUFFIX,
     MANIFEST_SUFFIX,
     belongs,
     created_us,
-    manifest_name,
     prefix_of,
     transaction_prefix,
 )
 from headrace.kernels.gate import REASONS, Fault, check_part
-from headrace.log.disk import Disk, File, write_atomically
+from headrace.log.disk import Disk, File, rename_aside
 from headrace.log.format import TEMPORARY_SUFFIX, crc32
 from headrace.model.batch import HEADER, HEADER_SIZE, Batch, Protocol
-from headrace.model.errors import BrokerError, Code, StorageError
+from headrace.model.errors import BrokerError, Code
 from headrace.model.marks import MARKED_MAX, marked_offsets
 from headrace.model.names import REDRIVEN_TOPIC, check_topic, is_own_topic
 from headrace.model.parts import RECORD_HEADER_SIZE, MalformedPart
+from headrace.server.manifests import (
+    STAGING,
+    Found,
+    Plan,
+    StagedFile,
+    both_names,
+    check_files,
+    read_manifests,
+    write_manifest,
+)
 
 RECORD_BYTES_MAX = 4 << 20
 RECORD_PARTS_MAX = 1024
@@ -42,45 +47,6 @@ ABANDONED_AFTER_US = 86_400 * 1_000_000
 
 _TIMESTAMP = struct.Struct("<q")
 _TIMESTAMP_AT = 16
-
-
-class StagedFile(msgspec.Struct, frozen=True, array_like=True):
-    """A staged file of a transaction; `crc` is the checksum of its bytes, None in manifests that did not keep it."""
-
-    name: str
-    size: int
-    crc: int | None = None
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction as it will be written; on disk, its manifest.
-
-    `cuts` are places in the files put end to end: a chunk goes from each to the next. `redrives`: some of the batches
-    are copies of dead letters, each followed by the mark that names them.
-    """
-
-    owner: str
-    writer: str
-    batch: int
-    files: tuple[StagedFile, ...]
-    cuts: tuple[int, ...]
-    rows: int
-    redrives: bool = False
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Who writes."""
-        return self.owner, self.writer
-
-    @property
-    def chunks(self) -> int:
-        """How many records it takes."""
-        return len(self.cuts) - 1
-
-    @property
-    def prefix(self) -> str:
-        """How the names of its files begin."""
-        return transaction_prefix(self.owner, self.writer, self.batch)
 
 
 @dataclass(slots=True)
@@ -111,31 +77,23 @@ class Staging:
         self._record_bytes = record_bytes
         self._done: set[str] = set()
 
-    def prepare(self, *, accept_damage: bool = False) -> tuple[list[Plan], list[str]]:
+    def prepare(self) -> Found:
         """Make the directory, and read the manifests of transactions that are to be finished.
 
-        Raises StorageError for a manifest that makes no sense; with `accept_damage`, the operator's word, it is set
-        aside under another name instead, and its old name is in the second list.
+        Raises OSError, and StorageError for a manifest of a later version.
         """
         self._disk.make_directory(self._directory)
         self._disk.sync_directory(self._directory.parent)
         names = sorted(self._disk.list(self._directory))
         self.drop([name for name in names if name.endswith(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)])
-        plans: list[Plan] = []
-        damaged: list[str] = []
-        for name in names:
-            if name.endswith(MANIFEST_SUFFIX):
-                try:
-                    plans.append(self._manifest(name))
-                except StorageError:
-                    if not accept_damage:
-                        raise
-                    path = self._directory / name
-                    self._disk.rename(path, path.with_name(name + DAMAGED_SUFFIX))
-                    damaged.append(name)
-        if damaged:
-            self._disk.sync_directory(self._directory)
-        return plans, damaged
+        return read_manifests(self._directory, self._disk, names)
+
+    def set_aside(self, manifest: str) -> None:
+        """Take a manifest that makes no sense, and its copy, out of the way. Raises OSError."""
+        there = self._disk.list(self._directory)
+        for name in both_names(manifest):
+            if name in there:
+                rename_aside(self._disk, self._directory / name)
 
     def plan(
         self,
@@ -168,29 +126,29 @@ class Staging:
 
     def promise(self, plan: Plan) -> None:
         """Write the manifest: from now on the transaction will be finished, come what may."""
-        path = self._directory / manifest_name(plan.owner, plan.writer, plan.batch)
-        write_atomically(self._disk, path, [msgspec.json.encode(plan)])
+        write_manifest(self._directory, self._disk, plan)
 
     def unpromise(self, plan: Plan) -> None:
-        """Take back a manifest that could not be written."""
-        path = self._directory / manifest_name(plan.owner, plan.writer, plan.batch)
-        for each in (path, path.with_name(path.name + TEMPORARY_SUFFIX)):
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.unlink(each)
+        """Take back a manifest that could not be written, or is not needed any more.
 
-    def check_present(self, plan: Plan) -> None:
+        The copy, which was never synced, goes first: after a power failure there is none, or the first is whole.
+        """
+        for name in plan.names[::-1]:
+            for each in (name, name + TEMPORARY_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(self._directory / each)
+
+    def check_whole(self, plan: Plan) -> None:
         """See whether the files are what they were when the transaction was decided.
 
-        Raises FileNotFoundError when one of them is gone, and BrokerError(UNKNOWN) when it is damaged.
+        Raises BrokerError(UNKNOWN) when one of them is gone or damaged; it is kept then. OSError when the disk fails.
         """
-        for file in plan.files:
-            with contextlib.closing(self._disk.open(self._directory / file.name)) as opened:
-                crc = at = 0
-                while data := opened.pread(RECORD_BYTES_MAX, at):
-                    crc = crc32(data, crc)
-                    at += len(data)
-            if at != file.size or file.crc not in (None, crc):
-                raise _damaged(file.name, "it is not what was decided upon")
+        damage = check_files(self._directory, self._disk, plan)
+        if damage is not None:
+            name = damage.segment.removeprefix(f"{STAGING}/")
+            if name in self._disk.list(self._directory):
+                rename_aside(self._disk, self._directory / name)
+            raise BrokerError(Code.UNKNOWN, str(damage))
 
     def read(self, plan: Plan, number: int) -> StagedChunk:
         """One chunk, every part of it sound.
@@ -274,20 +232,6 @@ class Staging:
             if crc != receipt.crc or cutter.rows - rows != receipt.rows:
                 raise wrong
 
-    def _manifest(self, name: str) -> Plan:
-        with contextlib.closing(self._disk.open(self._directory / name)) as file:
-            content = file.pread(file.size(), 0)
-        try:
-            plan = msgspec.json.decode(content, type=Plan)
-            _check_plan(plan, name)
-        except (msgspec.DecodeError, UnicodeDecodeError, MalformedPart) as error:
-            where = self._directory / name
-            raise StorageError(
-                f"{where} is damaged ({error}); without it a transaction stays unfinished. To go on without it, start "
-                "once with --accept-damage: it is set aside"
-            ) from error
-        return plan
-
     def _range(self, name: str, start: int, end: int) -> bytes:
         with contextlib.closing(self._disk.open(self._directory / name)) as file:
             data = file.pread(end - start, start)
@@ -327,18 +271,6 @@ def _sound(data: bytes | bytearray, at: int) -> _Part:
         raise MalformedPart("its header says what no row can ask for")
     is_mark = topic_size == len(_MARK) and data.startswith(_MARK, at + HEADER_SIZE)
     return _Part(size, count, is_mark)
-
-
-def _check_plan(plan: Plan, name: str) -> None:
-    """Raises MalformedPart for a manifest that says what none of ours says."""
-    total = sum(file.size for file in plan.files)
-    cuts = plan.cuts
-    if not 0 <= plan.batch <= OFFSET_MAX or name != manifest_name(plan.owner, plan.writer, plan.batch):
-        raise MalformedPart("it is another transaction's")
-    if not all(belongs(file.name, plan.prefix) and file.size >= 0 for file in plan.files):
-        raise MalformedPart("it names files that are not the transaction's")
-    if len(cuts) < 2 or cuts[0] or cuts[-1] != total or any(a > b or (a | b) % 8 for a, b in pairwise(cuts)):
-        raise MalformedPart("its records do not add up")
 
 
 def _damaged(name: str, why: str) -> BrokerError:

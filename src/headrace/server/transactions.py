@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
@@ -20,10 +20,12 @@ from headrace.auth import Identity, Scope
 from headrace.broker.writers import Chunk, WriterKey
 from headrace.feed.messages import Commit, Receipt
 from headrace.feed.places import belongs, transaction_prefix
+from headrace.log import Damage, LogDamaged, Report
 from headrace.model.errors import BrokerError, Code
 from headrace.server.engine import Engine
+from headrace.server.manifests import STAGING, Plan, with_unfinished
 from headrace.server.marks import Marks, without_marked
-from headrace.server.staging import Plan, StagedChunk, Staging
+from headrace.server.staging import StagedChunk, Staging
 
 SWEEP_EVERY_US = 3600 * 1_000_000
 WRITING_MAX = 4
@@ -63,17 +65,30 @@ class Transactions:
     def recover(self, *, accept_damage: bool = False) -> None:
         """Find out what the last process promised; `tend` finishes it, as does the next commit of the same writer.
 
-        Raises OSError when the staging directory cannot be read, and StorageError when a manifest makes no sense,
-        unless that damage is accepted.
+        Raises OSError when the staging directory cannot be read, and LogDamaged when a transaction is decided and
+        nothing tells the rest of it, unless that damage is accepted; what is lost is remembered then.
         """
-        plans, damaged = self._staging.prepare(accept_damage=accept_damage)
-        for name in damaged:
-            log.error("staging.damaged", extra={"file": name})
-        for plan in plans:
+        found = self._staging.prepare()
+        for note in found.notes:
+            log.warning("staging.mended", extra={"cause": note})
+        for plan in found.plans:
             self._promised.setdefault(plan.key, []).append(plan)
-        for key, progress in self._writers.items():
-            if progress.open_batch is not None and key not in self._promised:
-                log.error("transaction.lost", extra={"writer": key[1], "batch": progress.open_batch})
+        known = {loss.damage.segment for loss in self._engine.log.catalog.losses if loss.given_up}
+        damage = [each for each in with_unfinished(found, self._open_batches()) if each.segment not in known]
+        report = self._engine.log.report
+        if damage and not accept_damage and (found.damage or report.log_id):
+            raise LogDamaged(Report(damage=damage))
+        for each in found.damage:
+            self._staging.set_aside(each.segment.removeprefix(f"{STAGING}/"))
+        for each in damage:
+            log.error("transaction.lost", extra={"file": each.segment, "cause": each.detail})
+        report.damage += damage
+        self._engine.write_down(damage, given_up=True)
+
+    def _open_batches(self) -> Iterator[tuple[str, str, int, int]]:
+        for (owner, writer), progress in self._writers.items():
+            if progress.open_batch is not None:
+                yield owner, writer, progress.open_batch, progress.chunks_done
 
     async def commit(self, request: Commit) -> Outcome:
         """Make the staged rows visible; returns once they are durable. Goes on when nobody waits for it any more.
@@ -193,13 +208,17 @@ class Transactions:
             about = {"writer": plan.writer, "batch": plan.batch, "chunks_done": done, "chunks": plan.chunks}
             try:
                 if not self._writers.has(key, plan.batch):
-                    await _on_disk(self._staging.check_present, plan)
+                    await _on_disk(self._staging.check_whole, plan)
                 await self._write(plan, done)
                 log.info("transaction.finished", extra=about)
             except BrokerError as error:
                 if error.code is not Code.UNKNOWN:
                     raise
                 log.error("transaction.lost", extra=about | {"cause": error.detail})
+                detail = f"batch {plan.batch} of {plan.writer!r} is lost: {error.detail}"
+                lost = Damage(f"{STAGING}/{plan.names[0]}", 0, 0, 0, 0, detail)
+                self._engine.disk.lost.append(lost)
+                self._engine.write_down([lost], given_up=True)
                 await self._forget(plan)
 
     async def _write(self, plan: Plan, done: int = 0) -> int:

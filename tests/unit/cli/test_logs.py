@@ -84,6 +84,25 @@ def test_repair_keeps_the_rest_and_what_it_removed(shell: Shell, data_dir: Path)
     assert shell("log", "verify", str(data_dir)) == 0
 
 
+def test_what_a_repair_gave_up_is_said_ever_after(shell: Shell, data_dir: Path) -> None:
+    spoil(data_dir, b"first of 3")
+    assert shell("log", "repair", "--yes", str(data_dir)) == 0
+    for _ in range(2):
+        assert shell("log", "verify", str(data_dir)) == 0
+        assert "offsets 6 to 7 lost" in " ".join(shell.out.split())
+        assert "nothing that was ever safe is missing" not in shell.out
+    assert shell("log", "verify", "--json", str(data_dir)) == 0
+    report = shell.documents[-1]
+    assert (report["intact"], report["lost_offsets"], report["epoch"]) == (True, 2, 1)
+    assert [(lost["first"], lost["count"]) for lost in report["lost"]] == [(6, 2)]
+
+
+def test_a_missing_segment_fails_though_all_the_others_are_whole(shell: Shell, data_dir: Path) -> None:
+    segment(data_dir).unlink()
+    assert shell("log", "verify", str(data_dir)) == 1
+    assert "lost offsets 0 to 15" in shell.err
+
+
 def test_repair_does_nothing_without_a_yes(shell: Shell, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(data_dir, b"first of 3")
     before = segment(data_dir).read_bytes()

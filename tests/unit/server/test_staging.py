@@ -3,7 +3,7 @@
 import struct
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.feed.messages import Receipt
-from headrace.feed.places import DAMAGED_SUFFIX
 from headrace.feed.schema import HEADERS
 from headrace.feed.staging import Put, Upload
 from headrace.kernels.gate import Fault, check_part
 from headrace.model.batch import Batch, Protocol, build_batch
-from headrace.model.errors import BrokerError, Code, StorageError
+from headrace.model.errors import BrokerError, Code
 from headrace.model.names import REDRIVEN_TOPIC
+from headrace.server.manifests import Found, Plan, check_files
 from headrace.server.staging import Staging
 from tests.crash.faultdisk import FaultDisk
 from tests.harness.drivers import uploaded
@@ -122,10 +122,7 @@ def test_a_file_that_changes_once_it_is_decided_upon_is_damage_or_read_as_sound_
     before = desk.contents
     data = changed(before, changes)[: max(0, len(before) - cut)]
     desk.write(data)
-    if data != before:
-        with pytest.raises(BrokerError) as refused:
-            desk.staging.check_present(plan)
-        assert refused.value.code is Code.UNKNOWN
+    assert bool(check_files(DIRECTORY, desk.disk, plan)) is (data != before)
     for number in range(plan.chunks):
         damaged = None
         try:
@@ -173,50 +170,46 @@ def test_what_the_feed_would_never_stage_is_refused(parts: list[bytes], rows: in
     assert refused.value.code is code
 
 
-def _promised() -> tuple[Desk, Path]:
+def _promised() -> tuple[Desk, Plan]:
     desk = Desk(record_bytes=100)
     plan, _ = desk.staging.plan(OWNER, WRITER, 0, [desk.receipt])
     assert plan.chunks > 1
     desk.staging.promise(plan)
-    (name,) = (name for name in desk.disk.list(DIRECTORY) if name.endswith(".manifest"))
-    return desk, DIRECTORY / name
+    return desk, plan
+
+
+def _overwrite(desk: Desk, name: str, data: bytes) -> None:
+    with closing(desk.disk.open(DIRECTORY / name, writable=True)) as file:
+        file.truncate(len(data))
+        file.pwritev([data], 0)
 
 
 @tried(200)
-@given(changes=CHANGES, cut=st.integers(0, 400))
-def test_a_manifest_with_any_bytes_changed_stops_the_start_or_says_what_ours_say(
-    changes: list[tuple[int, bytes]], cut: int
+@given(changes=CHANGES, cut=st.integers(0, 400), both=st.booleans())
+def test_a_manifest_with_any_bytes_changed_is_read_from_its_copy_or_told(
+    changes: list[tuple[int, bytes]], cut: int, both: bool
 ) -> None:
-    desk, path = _promised()
-    before = bytes(desk.disk.contents(path))
-    file = desk.disk.open(path, writable=True)
+    desk, plan = _promised()
+    before = bytes(desk.disk.contents(DIRECTORY / plan.names[0]))
     data = changed(before, changes)[: len(before) - (cut if cut < len(before) else 0)]
-    file.truncate(len(data))
-    file.pwritev([data], 0)
-    file.close()
-    stopped = False
-    try:
-        (plan,), _ = desk.staging.prepare()
-    except StorageError:
-        stopped = True
-    else:
-        for number in range(plan.chunks):
-            with suppress(BrokerError, FileNotFoundError):
-                desk.staging.read(plan, number)
-    if stopped:
-        plans, damaged = desk.staging.prepare(accept_damage=True)
-        assert (plans, damaged) == ([], [path.name])
-        assert path.name + DAMAGED_SUFFIX in desk.disk.list(DIRECTORY)
-        assert desk.staging.prepare() == ([], [])
+    for name in plan.names if both else plan.names[:1]:
+        _overwrite(desk, name, data)
+    found = desk.staging.prepare()
+    if data == before or not both:
+        assert (found.plans, found.damage) == ([plan], [])
+        assert bool(found.notes) is (data != before)
+        return
+    assert (found.plans, [each.segment for each in found.damage]) == ([], [f"staging/{plan.names[0]}"])
+    desk.staging.set_aside(plan.names[0])
+    assert desk.staging.prepare() == Found()
 
 
 def test_manifests_of_before_that_kept_no_checksums_are_read() -> None:
-    desk, path = _promised()
-    old = msgspec.json.decode(bytes(desk.disk.contents(path)))
+    desk, plan = _promised()
+    old = msgspec.to_builtins(plan)
     old["files"] = [each[:2] for each in old["files"]]
-    file = desk.disk.open(path, writable=True)
-    file.truncate(0)
-    file.pwritev([msgspec.json.encode(old)], 0)
-    file.close()
-    ((plan,), _) = desk.staging.prepare()
-    desk.staging.check_present(plan)
+    desk.disk.unlink(DIRECTORY / plan.names[1])
+    _overwrite(desk, plan.names[0], msgspec.json.encode(old))
+    (read,) = desk.staging.prepare().plans
+    assert check_files(DIRECTORY, desk.disk, read) is None
+    assert [desk.staging.read(read, number).rows for number in range(read.chunks)]

@@ -118,6 +118,28 @@ async def test_client_certificates_are_required_once_an_authority_is_named(tmp_p
             await handshake(server, client)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_changed_byte_in_the_dev_certificate_or_its_key_is_found_and_told(
+    tmp_path: Path, which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is changed between the lines that frame it: what is kept is what was made, or there are new ones."""
+    paths = dev_certificate(tmp_path, now=NOW)
+    good = [path.read_bytes() for path in paths]
+    first, last = good[which].index(b"\n") + 1, good[which].rindex(b"\n-----")
+    for position in range(first, last - 4, 7):
+        if good[which][position : position + 1] in b"\n=":
+            continue
+        paths[which].write_bytes(
+            good[which][:position] + (b"B" if good[which][position : position + 1] == b"A" else b"A")
+            + good[which][position + 1 :]
+        )  # fmt: skip
+        caplog.clear()
+        assert dev_certificate(tmp_path, now=NOW) == paths
+        assert caplog.messages == ["tls.dev_certificate_made_anew"]
+        for path, content in zip(paths, good, strict=True):
+            path.write_bytes(content)
+
+
 def test_the_dev_certificate_is_kept_and_its_key_is_private(tmp_path: Path) -> None:
     cert, key = dev_certificate(tmp_path / "data", now=NOW)
     before = cert.read_bytes(), key.read_bytes()

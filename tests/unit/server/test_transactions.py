@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.broker.deadletters import ORIGIN_TOPIC
-from headrace.log import OsDisk
+from headrace.log import LogDamaged, OsDisk
 from headrace.model.batch import Batch, Protocol, build_batch
-from headrace.model.errors import BrokerError, Code, StorageError
+from headrace.model.errors import BrokerError, Code
 from headrace.model.events import Event
+from headrace.server.manifests import decode_manifest, encode_manifest
 from headrace.server.node import Node
+from headrace.server.offline import repair_directory, verify_directory
 from headrace.server.transactions import Outcome
 from headrace.testing import broker
 from tests.harness.clock import TurnedClock
@@ -350,12 +352,108 @@ async def test_only_ones_own_dead_letters_can_be_marked(tmp_path: Path) -> None:
         assert await here.marks.among({orders, billing}) == {orders}
 
 
+async def unfinished(tmp_path: Path) -> list[Path]:
+    """A directory in which a transaction is decided and half written; its manifest and the copy of it."""
+    async with office(tmp_path, SMALL) as here:
+        committing = await begun(here, 0)
+        await here.transactions.drained(10.0)
+        await asyncio.gather(committing, return_exceptions=True)
+    return sorted((tmp_path / "staging").glob("*.manifest"))
+
+
+async def finished(tmp_path: Path, *, accept_damage: bool = False) -> list[bytes]:
+    """What is in the topics once a broker has done what was promised."""
+    async with broker(tmp_path, accept_damage=accept_damage) as node:
+        await node.transactions.tend()
+        await node.engine.drained(10)
+        return everything(node)
+
+
+def everything(node: Node) -> list[bytes]:
+    return [value for topic in node.engine.log.topics() for value in values(node.engine.log, topic)]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("harm", ["removed", "garbage", "flipped", "cut", "another's"])
+async def test_one_manifest_is_as_good_as_two(tmp_path: Path, number: int, harm: str) -> None:
+    manifests = await unfinished(tmp_path)
+    assert len(manifests) == 2
+    spoil(manifests[number], harm)
+    report = verify_directory(tmp_path / "log", OsDisk())
+    assert (report.damage, [manifests[number].name in note for note in report.notes]) == ([], [True])
+    assert len(await finished(tmp_path)) == WIDE
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def spoil(path: Path, harm: str) -> None:
+    content = path.read_bytes()
+    if harm == "removed":
+        path.unlink()
+    elif harm == "garbage":
+        path.write_bytes(b"half")
+    elif harm == "flipped":
+        path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    elif harm == "cut":
+        path.write_bytes(content[:-1])
+    else:
+        plan = decode_manifest(content)
+        path.write_bytes(encode_manifest(msgspec.structs.replace(plan, batch=plan.batch + 1)))
+
+
+@pytest.mark.parametrize("harm", ["removed", "garbage", "flipped"])
+@pytest.mark.parametrize("how", ["accepted", "repaired"])
+async def test_a_transaction_that_nothing_tells_the_rest_of_stops_the_start(
+    tmp_path: Path, harm: str, how: str
+) -> None:
+    for path in await unfinished(tmp_path):
+        spoil(path, harm)
+    (found,) = verify_directory(tmp_path / "log", OsDisk()).damage
+    assert "batch 0 of 'query'" in found.detail
+    with pytest.raises(LogDamaged, match="batch 0 of 'query'"):
+        await finished(tmp_path)
+    if how == "repaired":
+        assert repair_directory(tmp_path / "log", OsDisk(), now=5).damage == [found]
+    assert 0 < len(await finished(tmp_path, accept_damage=how == "accepted")) < WIDE
+    report = verify_directory(tmp_path / "log", OsDisk())
+    assert report.damage == []
+    assert [(loss.damage.segment, loss.given_up) for loss in report.losses] == [(found.segment, True)]
+    await finished(tmp_path)
+    async with broker(tmp_path) as node:
+        again = Office(node.engine, tmp_path / "staging", OsDisk(), transactions=node.transactions)
+        assert not (await again.commit(0, again.stage(0, [b"whole"]))).replayed
+
+
+@pytest.mark.parametrize("harm", ["removed", "flipped", "cut"])
+async def test_damaged_rows_of_a_promise_are_never_written_and_told(tmp_path: Path, harm: str) -> None:
+    await unfinished(tmp_path)
+    spoil(max((tmp_path / "staging").glob("*.staged"), key=lambda path: path.stat().st_size), harm)
+    (found,) = verify_directory(tmp_path / "log", OsDisk()).damage
+    assert "batch 0 of 'query'" in found.detail
+    async with broker(tmp_path) as node:
+        before = everything(node)
+        await node.transactions.tend()
+        assert everything(node) == before
+        assert [each.segment.endswith(".manifest") for each in node.engine.disk.lost] == [True]
+        await eventually(lambda: node.engine.log.catalog.losses)
+    await finished(tmp_path)
+    assert verify_directory(tmp_path / "log", OsDisk()).damage == []
+
+
+async def test_a_manifest_of_before_there_were_two_is_enough(tmp_path: Path) -> None:
+    first, second = sorted(await unfinished(tmp_path), key=lambda path: len(path.name))
+    first.write_bytes(msgspec.json.encode(decode_manifest(second.read_bytes())))
+    second.unlink()
+    assert verify_directory(tmp_path / "log", OsDisk()).notes == []
+    assert len(await finished(tmp_path)) == WIDE
+
+
 async def test_a_manifest_that_makes_no_sense_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "staging").mkdir()
     (tmp_path / "staging" / "x.manifest.tmp").write_text("half")
     async with broker(tmp_path):
         assert list((tmp_path / "staging").iterdir()) == []
     (tmp_path / "staging" / "x.manifest").write_text("half")
-    with pytest.raises(StorageError, match=r"x\.manifest is damaged"):
-        async with broker(tmp_path):
-            pass
+    with pytest.raises(LogDamaged, match=r"x\.manifest is damaged"):
+        await finished(tmp_path)
+    assert await finished(tmp_path, accept_damage=True) == []
+    assert await finished(tmp_path) == []
