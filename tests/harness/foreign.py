@@ -44,15 +44,27 @@ def quic_go(config: pytest.Config) -> Foreign:
     return _built(config, "quic_go", "go", "Go 1.24 or later", ["go", "build", "-o", "{program}", "."])
 
 
-def _built(config: pytest.Config, name: str, tool: str, what: str, command: list[str]) -> Foreign:
-    """Build once for all of a run's processes; the tools themselves see what has not changed."""
+def quinn(config: pytest.Config) -> Foreign:
+    """The client on quinn. Skips where there is no Rust."""
+    command = ["cargo", "build", "--quiet", "--manifest-path", "{place}/quinn-source/Cargo.toml"]
+    command += ["--target-dir", "{place}/quinn-target"]
+    return _built(config, "quinn", "cargo", "a current Rust", command, "quinn-target/debug/quinn-client")
+
+
+def _built(config: pytest.Config, name: str, tool: str, what: str, command: list[str], program_at: str = "") -> Foreign:
+    """Build once for all of a run's processes; the tools themselves see what has not changed.
+
+    `{place}` holds a copy of the source for tools that write beside it.
+    """
     if shutil.which(tool) is None:
         pytest.skip(f"install {what} and put `{tool}` on the path: the client in tests/interop/{name} is built with it")
     assert config.cache is not None
     place = config.cache.mkdir("interop")
-    program = place / name
+    program = place / (program_at or name)
     with (place / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if program_at:
+            shutil.copytree(SOURCES / name, place / f"{name}-source", dirs_exist_ok=True)
         made = subprocess.run(
             [each.format(program=program, place=place) for each in command],
             cwd=SOURCES / name,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from headrace.server.dev_certificate import DEV_CERT_NAME
-from tests.harness.foreign import Foreign, quic_go
+from tests.harness.foreign import Foreign, quic_go, quinn
 from tests.harness.served import Served, served
 from tests.harness.udp import Weather, wire
 
 SOME, MANY = 300, 10_000
-STACKS = {"quic-go": quic_go}
+STACKS = {"quic-go": quic_go, "quinn": quinn}
 
 
 @pytest.fixture(params=STACKS)
@@ -82,7 +82,7 @@ async def test_the_dialect_of_the_original(stack: Foreign, broker: Served, tmp_p
 async def test_nothing_is_missing_after_loss_and_disorder(
     stack: Foreign, broker: Served, tmp_path: Path, own_id: int, seed: int
 ) -> None:
-    """10,000 messages, and the keys change on the way: quic-go updates them after its first hundred packets."""
+    """10,000 messages; the keys change on the way, with quic-go after its first hundred packets, with quinn halfway."""
     async with wire(broker.endpoints["fujin"]) as (carrier, endpoint):
         carrier.weather = Weather(lost=0.05, late=0.05, doubled=0.02, seed=seed)
         address = endpoint.removeprefix("quic://")
