@@ -38,7 +38,8 @@ class Room:
                 return False
         self._waiting.pop(call, None)
         call.reserved = wish
-        self._session.open_stream(call.stream, FIRST_WINDOW + wish)
+        starves = call.incoming.unfinished and call.incoming.held + call.stream.left < call.incoming.wanted
+        self._session.open_stream(call.stream, FIRST_WINDOW + wish, at_once=starves)
         return True
 
     def leave(self, call: Call) -> None:

@@ -406,18 +406,22 @@ class Session:
         self._target = max(target, self._target)
         self._drop(0)
 
-    def open_stream(self, stream: Stream, target: int) -> None:
-        """Let the peer have so much under way on this stream."""
+    def open_stream(self, stream: Stream, target: int, *, at_once: bool = False) -> None:
+        """Let the peer have so much under way on this stream; tell it `at_once`, be it little that is new."""
         stream.target = target
-        self.release(stream, 0)
+        self._release(stream, 0, least=0 if at_once else target)
 
     def release(self, stream: Stream, size: int) -> None:
         """So many received bytes are out of our hands: the peer may send as many again."""
+        self._release(stream, size, least=stream.target)
+
+    def _release(self, stream: Stream, size: int, *, least: int) -> None:
+        """The same; the peer is told when twice the credit it has is at `least` so much."""
         if stream.id not in self.streams:
             return
         stream.unread -= size
         credit = stream.target - stream.left - stream.unread
-        if not stream.remote_ended and credit > 0 and credit * 2 >= stream.target:
+        if not stream.remote_ended and credit > 0 and credit * 2 >= least:
             stream.left += credit
             self._out.append(frames.window_update(stream.id, credit))
         self._drop(size)

@@ -127,6 +127,20 @@ async def test_messages_of_every_size_come_back(running: Running, name: str, siz
     assert await running.ask(name, data) == data
 
 
+async def test_no_size_waits_for_credit_that_never_comes(running: Running) -> None:
+    """A message that is a little more than the window, alone or behind others on its stream, needs a little credit."""
+    window = running.server.limits.stream_window
+    sizes = [window * part // 16 + more for part in range(1, 40) for more in (-5, 0, 1)]
+    async with asyncio.timeout(60):
+        for size in sizes:
+            assert len(await running.ask("echo", bytes(size))) == size
+        total = b"%d" % sum(sizes)
+        for order in (sizes, sizes[::-1], sizes[::2] + sizes[1::2]):
+            pieces = [bytes(size) for size in order]
+            answer = await running.channel.stream_unary("/t.T/count")(iter(pieces), metadata=KNOWN)
+            assert answer == total
+
+
 async def test_many_calls_at_once_each_get_their_own(running: Running) -> None:
     sent = [b"%d" % i * (i * 97 % 5000) for i in range(500)]
     assert await asyncio.gather(*(running.ask("echo", data) for data in sent)) == sent
