@@ -43,6 +43,7 @@ from headrace.model.errors import StorageError
 
 MISSING = "the segment file is missing"
 ENDS_EARLY = "the segment ends too early"
+BEFORE_REPAIR = "is as it was before its repair"
 FOREIGN = "the segment belongs to another log"
 
 
@@ -328,6 +329,11 @@ class _Recovery:
         if found.catalog is not None:
             report.log_id, report.epoch = found.catalog.log.hex(), found.catalog.epoch
             report.losses = list(found.catalog.losses)
+            unrepaired = {segment.path.name for segment in found.segments if not segment.header.generation}
+            for loss in report.losses:
+                damage = loss.damage
+                if loss.given_up and damage.count and damage.detail != MISSING and damage.segment in unrepaired:
+                    report.notes.append(f"{damage.segment} {BEFORE_REPAIR}: offsets that were given up may be back")
 
 
 class _SegmentRecovery:

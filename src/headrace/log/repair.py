@@ -48,7 +48,7 @@ def repair_locked(directory: Path, disk: Disk, *, now: int = 0) -> Report:
     found = recover(directory, disk, full=True, write=False)
     report = found.report
     if report.damage:
-        catalog = CatalogFile(directory, disk, found.catalog or _new_catalog(found))
+        catalog = CatalogFile(directory, disk, found.catalog or _new_catalog(found, now))
         catalog.met([Loss(damage, now) for damage in report.damage])
         _mend(directory, disk, found, catalog.catalog.log)
         catalog.replace(_settled(catalog.catalog, found))
@@ -63,13 +63,17 @@ def repair_locked(directory: Path, disk: Disk, *, now: int = 0) -> Report:
     return report
 
 
-def _new_catalog(found: Recovered) -> Catalog:
-    """What can be said of a log whose catalogs are gone, or that never had one."""
+def _new_catalog(found: Recovered, now: int) -> Catalog:
+    """What can be said of a log whose catalogs are gone, or that never had one.
+
+    How often offsets were given up is not known then; seconds are more than that.
+    """
+    epoch = max([now // 1_000_000, *(segment.header.generation for segment in found.segments)])
     segments = found.segments
     log = next((segment.header.log for segment in reversed(segments) if segment.header.log), b"") or new_log_id()
     last = segments[-1].first if segments else None
     floor = segments[0].first if segments else 0
-    return Catalog(log=log, floor=floor, last=last, snapshots=tuple(found.snapshots.good))
+    return Catalog(log=log, epoch=epoch, floor=floor, last=last, snapshots=tuple(found.snapshots.good))
 
 
 def _mend(directory: Path, disk: Disk, found: Recovered, log: bytes) -> None:
