@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from headrace.feed.whereabouts import Whereabouts
 DEFAULT_ENDPOINT = "grpc://127.0.0.1:8815"
 RETRY_S = 30.0
 WAIT_S_MAX = 30.0
+SEND_BYTES = 8 << 20
+SEND_ROWS = 1 << 19
 
 _PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
@@ -208,9 +211,9 @@ class FeedClient:
             first = next(rows)
             sink, answers = self._connection().do_put(descriptor, first.schema, self._call())
             with sink:
-                sink.write_batch(first)
-                for each in rows:
-                    sink.write_batch(each)
+                for each in chain((first,), rows):
+                    for piece in sendable(each):
+                        sink.write_batch(piece)
                 sink.done_writing()
                 answer: pa.Buffer | None = answers.read()  # type: ignore[attr-defined]  # wrong in the stubs
             if answer is None:
@@ -288,6 +291,16 @@ def _cancelled(chunks: flight.FlightStreamReader) -> Iterator[flight.FlightStrea
         yield chunks
     finally:
         chunks.cancel()
+
+
+def sendable(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that the feed takes as one message, which is bounded there."""
+    if rows.num_rows > 1 and (rows.nbytes > SEND_BYTES or rows.num_rows > SEND_ROWS):
+        half = rows.num_rows // 2
+        yield from sendable(rows.slice(0, half))
+        yield from sendable(rows.slice(half))
+    else:
+        yield rows
 
 
 class _Patience:

@@ -21,6 +21,7 @@ from headrace.feed.link import Link
 from headrace.feed.messages import BadLine, FromBroker, Keys, Listening, Open, Ping, Pong
 from headrace.feed.messages import Subscriptions as ListSubscriptions
 from headrace.feed.room import Room
+from headrace.feed.sending import WINDOW_BYTES
 from headrace.feed.server import FeedServer
 from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.writing import Writing
@@ -80,7 +81,7 @@ class Process:
                 certified=bool(opening.client_ca),
             )
             disk = OsDisk()
-            follower = Follower(Path(opening.log), disk)
+            follower = Follower(Path(opening.log), disk, WINDOW_BYTES)
             staging = Path(opening.staging)
             room = Room(
                 staging,
@@ -139,6 +140,12 @@ def run(channel: int) -> NoReturn:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    code = uvloop.run(Process(Link(socket.socket(fileno=channel))).run())
+    uvloop.run(_until_the_end(Process(Link(socket.socket(fileno=channel)))))
+    raise AssertionError("the process has ended")
+
+
+async def _until_the_end(process: Process) -> None:
+    """Within the loop: its own end would tell every caller that he had cancelled his call."""
+    code = await process.run()
     logging.shutdown()
     os._exit(code)

@@ -55,10 +55,11 @@ class Receiving:
 
         Raises BrokerError and BadMessage.
         """
-        upload: Upload | None = None
+        begun: list[Upload] = []
         try:
             rows = await self._worker.run(lambda: IncomingRows(first))
-            upload = await self._worker.run(lambda: begin(rows))
+            await self._worker.run(lambda: begun.append(begin(rows)))
+            (upload,) = begun
             while (message := await next_message(self._call)) is not None:
                 await self._accept(rows, upload, message)
             await self._store(rows, upload)
@@ -69,8 +70,7 @@ class Receiving:
                 self._storing.cancel()
                 await asyncio.wait({self._storing})
             self._memory.give(self._owner, self._held)
-            if upload is not None:
-                self._worker.leave(upload.abandon)
+            self._worker.leave(lambda: [upload.abandon() for upload in begun])
 
     async def _accept(self, rows: IncomingRows, upload: Upload, message: FlightData) -> None:
         checked = rows.check(message)

@@ -18,11 +18,20 @@ from headrace.feed.threads import Worker
 from headrace.feed.ticket import Ticket
 from headrace.feed.wire import flight_data
 from headrace.http2 import Call
-from headrace.log.walk import BYTES_MAX
 from headrace.model.batch import Buffer
 from headrace.model.errors import BrokerError, Code
 
-RESTING_S = 1.0
+RESTING_S = 0.25
+CROWDED_S = 1.0
+UNREAD_S = 60.0
+WINDOW_BYTES = 2 << 20
+"""What is read of the log at a time."""
+
+OPEN_BYTES = 2 * WINDOW_BYTES
+"""What a stream costs that is being made: the window, and rows of it that are put together."""
+
+PIECE_BYTES = 2 << 20
+"""What a batch is expected to cost."""
 
 
 class Encoded(NamedTuple):
@@ -30,7 +39,12 @@ class Encoded(NamedTuple):
 
     pieces: list[Buffer]
     position: bytes
-    held: int
+    size: int
+
+    @property
+    def cost(self) -> int:
+        """What it takes; one that is bigger than most was read in a window as big."""
+        return self.size if self.size <= PIECE_BYTES else 2 * self.size
 
 
 class Batches:
@@ -60,9 +74,9 @@ class Batches:
         assert self._encoding is not None
         header, body = self._encoding.encode(rows)
         pieces = flight_data(header, position, body)
-        return Encoded(pieces, position, min(sum(map(len, pieces)), BYTES_MAX))
+        return Encoded(pieces, position, sum(map(len, pieces)))
 
-    def rest(self, position: bytes) -> None:
+    def rest(self, position: bytes | None) -> None:
         """Let go of everything that was read behind this position, until it is asked for again."""
         self._ticket = self._ticket.behind(position)
         self.close()
@@ -84,18 +98,24 @@ class Sending:
         self._memory = memory
         self._owner = owner
         self._held = 0
+        self._is_open = False
+        self._position: bytes | None = None
 
     async def run(self) -> None:
         """Send the schema, then the rows. Raises BrokerError and OffsetsGone."""
         ahead: asyncio.Task[Encoded | None] | None = None
+        leaving = 0
         try:
             await self._call.write(*await self._worker.run(self._batches.begin))
             made = await self._made_in_turn()
             while made is not None:
-                ahead = await self._send(made, self._read_ahead())
-                self._give(made.held)
+                if self._is_open and self._try_take(PIECE_BYTES):
+                    ahead = asyncio.create_task(self._made(), name="feed-ahead")
+                is_kept = await self._send(made, ahead)
+                self._give(leaving)
+                leaving = made.cost  # the socket still holds some of it
                 made = None
-                made, ahead = await (ahead or self._made_in_turn()), None
+                made, ahead = await (ahead if ahead and is_kept else self._made_in_turn()), None
         finally:
             if ahead is not None:
                 ahead.cancel()
@@ -104,60 +124,93 @@ class Sending:
             self._give(self._held)
 
     async def _made_in_turn(self) -> Encoded | None:
-        """The next rows, once there is room for them."""
-        await self._memory.take(self._owner, BYTES_MAX)
-        self._held += BYTES_MAX
+        """The next rows, once there is room for them. Who has to wait for it holds nothing meanwhile."""
+        if not self._is_open or not self._try_take(PIECE_BYTES):
+            await self._rest(self._position)
+            await self._open(PIECE_BYTES)
         return await self._made()
 
     async def _made(self) -> Encoded | None:
-        """The next rows; of the room that was taken for them as much is kept as they need."""
-        held = 0
+        """The next rows; PIECE_BYTES have been taken for them, and as much is held in the end as they cost."""
+        taken = PIECE_BYTES
         try:
             made = await self._worker.run(self._batches.next)
-            held = made.held if made is not None else 0
-        finally:
-            self._give(BYTES_MAX - held)
+            cost = made.cost if made is not None else 0
+            if cost > taken and not self._try_take(cost - taken):
+                made = None
+                await self._rest(self._position)
+                self._give(taken)
+                taken = 0
+                await self._open(cost)
+                taken = cost
+                made = await self._worker.run(self._batches.next)
+            else:
+                self._give(max(0, taken - cost))
+                taken = cost
+        except BaseException:
+            self._give(taken)
+            raise
+        if made is not None:
+            self._position = made.position
         return made
 
-    def _read_ahead(self) -> "asyncio.Task[Encoded | None] | None":
-        """What comes after the rows that are about to be sent, if there is room for it."""
-        if not self._memory.try_take(self._owner, BYTES_MAX):
-            return None
-        self._held += BYTES_MAX
-        return asyncio.create_task(self._made(), name="feed-ahead")
-
-    async def _send(
-        self, made: Encoded, ahead: "asyncio.Task[Encoded | None] | None"
-    ) -> "asyncio.Task[Encoded | None] | None":
-        """Send rows; returns what was read ahead, None when that had to be dropped."""
+    async def _send(self, made: Encoded, ahead: "asyncio.Task[Encoded | None] | None") -> bool:
+        """Send rows; whether what was read ahead is good, which had to be dropped otherwise."""
         sending = asyncio.ensure_future(self._call.write(*made.pieces))
+        is_kept = True
         try:
             await asyncio.wait({sending}, timeout=RESTING_S)
             if not sending.done():
+                is_kept = False
                 if ahead is not None:
                     await self._drop(ahead)
-                    ahead = None
-                await self._worker.run(lambda: self._batches.rest(made.position))
+                self._position = made.position
+                await self._rest(made.position)
                 await self._wait_for(sending)
             await sending
         finally:
-            sending.cancel()
-        return ahead
+            if not sending.done():
+                sending.cancel()  # so that what is left of it is not sent before the status
+                await asyncio.wait({sending})
+        return is_kept
 
     async def _drop(self, ahead: "asyncio.Task[Encoded | None]") -> None:
         """Throw away what was read ahead; whatever went wrong with it will do so again."""
+        ahead.cancel()
         await asyncio.wait({ahead})
-        made = None if ahead.exception() else ahead.result()
-        self._give(made.held if made is not None else 0)
+        if not ahead.cancelled() and ahead.exception() is None and (made := ahead.result()) is not None:
+            self._give(made.cost)
+
+    async def _rest(self, position: bytes | None) -> None:
+        """Let go of all that was read behind a position."""
+        if self._is_open:
+            await self._worker.run(lambda: self._batches.rest(position))
+            self._is_open = False
+            self._give(OPEN_BYTES)
+
+    async def _open(self, size: int) -> None:
+        """Take what it costs to go on, and so much for the next rows."""
+        await self._memory.take(self._owner, OPEN_BYTES + size)
+        self._held += OPEN_BYTES + size
+        self._is_open = True
 
     async def _wait_for(self, sending: "asyncio.Future[None]") -> None:
-        """Return when it is done. Raises BrokerError(DRAINING) when others need the memory."""
+        """Return when it is done. Raises BrokerError(DRAINING) when that takes too long, or others need the memory."""
+        ends = asyncio.get_running_loop().time() + UNREAD_S
         while not sending.done():
-            if self._memory.is_short(BYTES_MAX):
+            if asyncio.get_running_loop().time() > ends:
+                raise BrokerError(Code.DRAINING, f"nothing was read for {UNREAD_S:.0f} s: read on from where you are")
+            if self._memory.is_short(OPEN_BYTES + PIECE_BYTES):
                 raise BrokerError(
                     Code.DRAINING, "read too slowly while others wait for memory: read on from where you are"
                 )
-            await asyncio.wait({sending}, timeout=RESTING_S)
+            await asyncio.wait({sending}, timeout=CROWDED_S)
+
+    def _try_take(self, size: int) -> bool:
+        if not self._memory.try_take(self._owner, size):
+            return False
+        self._held += size
+        return True
 
     def _give(self, size: int) -> None:
         self._held -= size

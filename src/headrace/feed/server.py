@@ -23,7 +23,7 @@ from headrace.feed.receiving import Receiving, next_message
 from headrace.feed.refusals import told
 from headrace.feed.schema import select
 from headrace.feed.selection import range_of
-from headrace.feed.sending import Batches, Sending
+from headrace.feed.sending import UNREAD_S, Batches, Sending
 from headrace.feed.staging import Upload
 from headrace.feed.subscriptions import Subscriptions
 from headrace.feed.threads import Threads, Worker
@@ -47,7 +47,13 @@ from headrace.model.errors import BrokerError, Code
 READING_THREADS, READING_SHARE = 8, 6
 WRITING_THREADS, WRITING_SHARE = 4, 2
 ASKING_THREADS, ASKING_SHARE = 4, 3
-LIMITS = Http2Limits(message_max=MESSAGE_MAX + (1 << 20), stream_window=1 << 20, buffer_max=48 << 20)
+LIMITS = Http2Limits(
+    message_max=MESSAGE_MAX + (1 << 20),
+    stream_window=1 << 20,
+    connection_buffer_max=24 << 20,
+    buffer_max=48 << 20,
+    write_timeout_s=2 * UNREAD_S,
+)
 
 T = TypeVar("T")
 

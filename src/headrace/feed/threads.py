@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from threading import Lock
 from typing import TypeVar
 
@@ -72,15 +72,23 @@ class Worker:
         self._threads = threads
         self._owner = owner
         self._lock = Lock()
+        self._is_left = False
 
     async def run(self, job: Callable[[], T]) -> T:
         """What the job returns or raises."""
-        return await self._threads.run(self._owner, lambda: self._locked(job))
+        return await self._threads.run(self._owner, lambda: self._next(job))
 
     def leave(self, job: Callable[[], object]) -> None:
-        """Have something done after what is being done, with nobody waiting: it must not raise."""
-        self._threads.leave(lambda: self._locked(job))
+        """Have this done last, after what is being done, with nobody waiting: it must not raise."""
+        self._threads.leave(lambda: self._last(job))
 
-    def _locked(self, job: Callable[[], T]) -> T:
+    def _next(self, job: Callable[[], T]) -> T:
         with self._lock:
+            if self._is_left:
+                raise CancelledError
             return job()
+
+    def _last(self, job: Callable[[], object]) -> None:
+        with self._lock:
+            self._is_left = True
+            job()

@@ -19,7 +19,7 @@ from headrace.log.format import BadHeader, NewerFormat
 from headrace.log.reader import Reader
 from headrace.log.recovery import segment_firsts
 from headrace.log.segment import segment_path
-from headrace.log.walk import Gone, NoRecord, Parts, SegmentWalk
+from headrace.log.walk import WINDOW_BYTES, Gone, NoRecord, Parts, SegmentWalk
 from headrace.model.errors import StorageError
 
 _TRIES = 100
@@ -41,11 +41,12 @@ class Choice(NamedTuple):
 class Follower:
     """A log directory, open for reading while another process has it open for writing."""
 
-    def __init__(self, directory: Path, disk: Disk) -> None:
-        """Raises StorageError when there is no log that could be followed."""
+    def __init__(self, directory: Path, disk: Disk, window_bytes: int = WINDOW_BYTES) -> None:
+        """A walk reads so many bytes at a time. Raises StorageError when there is no log that could be followed."""
         self.directory = directory
         self._disk = disk
         self._committed = CommittedReader(directory)
+        self._window_bytes = window_bytes
         self._lock = RLock()
         self._reader = Reader(disk)
         self._segments: list[Followed] = []
@@ -139,7 +140,9 @@ class Follower:
         except OSError as error:
             raise self._failure(error) from error
         try:
-            walk = SegmentWalk(file, choice.kinds, choice.codes, start=start, limit=limit)
+            walk = SegmentWalk(
+                file, choice.kinds, choice.codes, start=start, limit=limit, window_bytes=self._window_bytes
+            )
             try:
                 stretches = self._stretches(followed, start, limit, choice)
                 for position, stop in stretches or ():

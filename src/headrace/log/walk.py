@@ -62,8 +62,11 @@ class Gone(NamedTuple):
 class SegmentWalk:
     """The parts of one segment with offsets from `start` up to `limit`, beginning with the record at a known place."""
 
-    def __init__(self, file: Sized, kinds: int, topics: Any, *, start: int, limit: int) -> None:
+    def __init__(
+        self, file: Sized, kinds: int, topics: Any, *, start: int, limit: int, window_bytes: int = WINDOW_BYTES
+    ) -> None:
         self._file = file
+        self._window_bytes = window_bytes
         self._size = file.size()
         self._limit = limit
         self._kinds, self._topics = kinds, topics
@@ -140,7 +143,7 @@ class SegmentWalk:
             self._load(self.position, wanted)
             if self._filled < self._walk.needed:
                 return records.BAD
-            window = min(2 * window, WINDOW_BYTES)
+            window = min(2 * window, self._window_bytes)
 
     def _mended(self) -> Iterator[Parts]:
         """What is left of the batch the walk has come to, which is not as we make them, and goes on behind."""

@@ -99,9 +99,15 @@ async def test_the_work_of_one_call_is_done_piece_by_piece() -> None:
 
     first = asyncio.create_task(worker.run(_first))
     await asyncio.sleep(0)
-    worker.leave(lambda: order.append("left"))
-    worker.leave(lambda: loop.call_soon_threadsafe(done.set))
+
+    def _last() -> None:
+        order.append("left")
+        loop.call_soon_threadsafe(done.set)
+
+    worker.leave(_last)
+    late = asyncio.create_task(worker.run(lambda: order.append("late")))
     first.cancel()
     gate.set()
     await done.wait()
+    await asyncio.gather(late, return_exceptions=True)
     assert order == ["first", "left"]
