@@ -52,7 +52,7 @@ def feed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feeding]:
         with feeding(directory, api_keys=(KEY, OTHER_KEY)) as process:
             with process.client() as client:
                 list(client.read(Ticket()))
-                client.stage("warm", 0, "0", "out", [pa.record_batch({"value": [b"x"], "topic": ["out"]})])
+                client.stage("warm", 0, "0", "out", [pa.RecordBatch.from_pydict({"value": [b"x"], "topic": ["out"]})])
             for file in staged(directory):
                 file.unlink()
             process.directory = directory  # type: ignore[attr-defined]
@@ -120,9 +120,9 @@ def upload(*batches: pa.RecordBatch, codec: str | None = None) -> list[bytes]:
         for each in batches:
             writer.write_batch(each)
     found = []
-    for each in pa.ipc.MessageReader.open_stream(sink.getvalue()):
-        body = [memoryview(each.body)] if each.body is not None and each.body.size else []
-        found.append(b"".join(flight_data(memoryview(each.metadata), b"", body)))
+    for sent in pa.ipc.MessageReader.open_stream(sink.getvalue()):
+        body = [memoryview(sent.body)] if sent.body is not None and sent.body.size else []
+        found.append(b"".join(flight_data(memoryview(sent.metadata), b"", body)))
     found[0] = field(1, DESCRIPTOR) + found[0]
     return found
 
@@ -252,9 +252,9 @@ async def test_generated_uploads_are_taken_or_refused_one_by_one(feed: Feeding, 
     """Messages changed, cut, doubled, left out, in any order; each ends with a status and hurts nobody."""
     chance = random.Random(seed)
     good = [
-        upload(pa.record_batch({"value": [b"one", b"two"], "topic": ["a", "b"]})),
+        upload(pa.RecordBatch.from_pydict({"value": [b"one", b"two"], "topic": ["a", "b"]})),
         upload(pa.record_batch({"value": pa.array(["a", "b", "a"]).dictionary_encode()}), codec="zstd"),
-        upload(pa.record_batch({"value": [b"x"] * 50, "redriven_from": pa.array(range(50))}), codec="lz4"),
+        upload(pa.RecordBatch.from_pydict({"value": [b"x"] * 50, "redriven_from": pa.array(range(50))}), codec="lz4"),
     ]
     async with unharmed(feed, PEER_MAX):
         peer = await Peer.dial(feed.port)

@@ -70,7 +70,7 @@ class Receiving:
                 self._storing.cancel()
                 await asyncio.wait({self._storing})
             self._memory.give(self._owner, self._held)
-            self._worker.leave(lambda: [upload.abandon() for upload in begun])
+            self._worker.leave(lambda: _abandon(begun))
 
     async def _accept(self, rows: IncomingRows, upload: Upload, message: FlightData) -> None:
         checked = rows.check(message)
@@ -103,3 +103,8 @@ class Receiving:
             await self._worker.run(lambda: upload.write(decode()))
         finally:
             self._memory.give(self._owner, held)
+
+
+def _abandon(uploads: list[Upload]) -> None:
+    for upload in uploads:
+        upload.abandon()
