@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.broker import Broker
 from headrace.config import load
+from headrace.kernels.identities import ENTRY_SIZE
 from headrace.log import Log, OsDisk, Report
 from headrace.model.batch import Protocol, build_batch, iter_messages
 from headrace.model.parts import RECORD_HEADER_SIZE
@@ -46,12 +47,14 @@ class Answers:
 
     messages: dict[str, list[tuple[Any, ...]]]
     state: dict[str, Any]
+    ids: dict[str, set[bytes]]
     report: Report
     damage: list[Any] = field(default_factory=list)
 
     def same(self, other: "Answers") -> bool:
-        """Whether nobody could tell them apart."""
-        return self.messages == other.messages and self.state == other.state
+        """Whether nobody could tell them apart. Remembering more ids of messages that are there is no difference."""
+        alike = self.messages == other.messages and self.state == other.state
+        return alike and all(known <= self.ids.get(topic, set()) for topic, known in other.ids.items())
 
 
 class _Deaf:
@@ -246,7 +249,8 @@ def answers_of(directory: Path, *, accept_damage: bool = False) -> Answers:
             scrub.step(1 << 20)
             for found in scrub.take_damage():
                 log.note_damage(found)
-        return Answers({t: m for t, m in messages.items() if m}, _state(state), log.report, list(log.damage))
+        saved, ids = _state(state)
+        return Answers({t: m for t, m in messages.items() if m}, saved, ids, log.report, list(log.damage))
     finally:
         log.close()
 
@@ -256,11 +260,19 @@ def _messages(log: Log, topic: str) -> list[tuple[Any, ...]]:
     return [(m.offset, m.value, m.key, repr(m.headers), m.message_id, m.protocol, m.timestamp_us) for m in found]
 
 
-def _state(state: Broker) -> dict[str, Any]:
-    """Everything a broker remembers, by name."""
+def _state(state: Broker) -> tuple[dict[str, Any], dict[str, set[bytes]]]:
+    """Everything a broker remembers, by name, and the ids of messages each topic knows.
+
+    Left out is for whose share a topic counts, which is bookkeeping of quotas that only snapshots keep.
+    """
     saved = msgspec.msgpack.decode(state.snapshot())
     assert isinstance(saved, dict)
-    return saved
+    saved["topics"] = [topic[:3] for topic in saved["topics"]]
+    recent, *counted = saved.pop("identities")
+    ids = {
+        topic: {entries[at : at + ENTRY_SIZE] for at in range(0, len(entries), ENTRY_SIZE)} for topic, entries in recent
+    }
+    return saved | {"counted ids": counted}, ids
 
 
 def digest(answers: Answers) -> str:
