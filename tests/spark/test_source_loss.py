@@ -9,12 +9,14 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.log import Log, LogSettings, OsDisk
 from tests.harness.lakeside import Lakeside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLD, NEW = 20, 30
+LATER_US = 1 << 60
 SIZE = 10_000
 
 
@@ -41,11 +43,14 @@ def segments(broker: Lakeside) -> list[Path]:
 
 
 def forget_oldest(broker: Lakeside, count: int) -> int:
-    """What retention does, without waiting for it; the oldest offset that is left."""
+    """What retention does, by the log itself, without waiting for it; the oldest offset that is left."""
     assert broker.stop() == 0
-    for path in segments(broker)[:count]:
-        path.unlink()
-        path.with_suffix(".idx").unlink(missing_ok=True)
+    log = Log.open(broker.data_dir / "log", OsDisk(), LogSettings())
+    removal = log.retire(LATER_US, int(segments(broker)[count].stem))
+    assert removal is not None
+    removal.run()
+    assert len(removal.segments) == count
+    log.close()
     broker.start()
     return int(segments(broker)[0].stem)
 
