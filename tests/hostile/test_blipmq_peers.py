@@ -102,6 +102,21 @@ def test_a_flood_before_auth_is_answered_in_bounded_memory(broker: Served, bysta
     peer.close()
 
 
+def test_strangers_with_unfinished_frames_are_bounded_together(broker: Served, bystander: Peer) -> None:
+    """Each may have 64 KiB; a thousand of them would be 64 MiB, so the last of them are cut off."""
+    before = broker.resident_bytes()
+    strangers = [Peer(broker.port, silent=True) for _ in range(1000)]
+    cut = 0
+    for peer in strangers:
+        try:
+            peer.send(struct.pack(">IBQ", 65_000, 1, 1) + bytes(64_000))
+        except OSError:
+            cut += 1
+    bystander.fence()
+    assert broker.resident_bytes() - before < 64 * MIB
+    assert sum(hung_up(peer) for peer in strangers) + cut >= len(strangers)
+
+
 def test_a_subscriber_that_does_not_read_holds_back_only_itself(broker: Served, bystander: Peer) -> None:
     peer = Peer(broker.port)
     subscription = peer.subscribe(b"wide")

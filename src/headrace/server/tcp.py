@@ -26,6 +26,8 @@ from headrace.server.engine import Engine
 
 ARENA_SIZE = 1 << 20
 BIG_FRAME = 1 << 16
+STRANGERS_BYTES_MAX = 48 << 20
+"""What may lie here unfinished of all who have not said who they are: a client's AUTH comes in one piece."""
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 4 << 20
 """How long, and for how much, a peer's words are read to be dropped so that it gets our last ones: a socket closed with
@@ -79,6 +81,7 @@ class TcpListener:
         self.arena = bytearray(ARENA_SIZE)
         self.arena_view = memoryview(self.arena)
         self.connections: dict[Connection, None] = {}
+        self.held_for_strangers = 0
         self._per_address: Counter[str] = Counter()
         self._ids = count(1)
         self._new_session = new_session
@@ -173,6 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         self._address = ""
         self._certificate: Identity | None = None
         self._rest = b""
+        self._held = 0
         self._frame: mmap | None = None
         self._frame_filled = 0
         self._reading = True
@@ -252,6 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         for deadline in (self._auth_deadline, self._write_deadline, self._linger_deadline):
             if deadline is not None:
                 deadline.cancel()
+        self._hold(0)
         self._conversation.closed()
         self._listener.dismiss(self, self._address)
         log.debug("tcp.closed", extra={"session": self.name, "cause": str(exc or "")})
@@ -326,7 +331,18 @@ class Connection(asyncio.BufferedProtocol):
         stalled = self._conversation.stalled
         if done < len(view):
             self._keep(view[done:], stalled)
+        stranger = self._conversation.identity is None
+        if (stranger or self._held) and not self._hold(len(self._rest) if stranger else 0):
+            self.abort("strangers have too much unfinished")
+            return
         self._read(not stalled)
+
+    def _hold(self, size: int) -> bool:
+        """Count what is kept for a stranger; whether all strangers together stay within their bound."""
+        listener = self._listener
+        listener.held_for_strangers += size - self._held
+        self._held = size
+        return not size or listener.held_for_strangers <= STRANGERS_BYTES_MAX
 
     def _keep(self, rest: memoryview, stalled: bool) -> None:
         """Put the unfinished frame by, where there is room for all of it if more is to be read."""

@@ -37,6 +37,9 @@ from headrace.protocols.blipmq.frames import (
 )
 
 LENGTH_MAX_STRANGER = 64 * 1024
+EARLY_FRAMES_MAX = 100
+"""Each frame before AUTH is refused by itself: a peer that sends more of them is no client but a flood."""
+
 AUTH_FAILURES_MAX = 5
 
 
@@ -56,6 +59,7 @@ class BlipmqSession:
         self.state = State.NEW
         self._auth_failures = 0
         self._auth_failures_max = auth_failures_max
+        self._early_frames = 0
         self._out: list[bytes] = []
 
     def receive(self, view: memoryview, now: int) -> tuple[int, list[Request]]:
@@ -75,6 +79,8 @@ class BlipmqSession:
                 if scanned > at:
                     at = scanned
                     continue
+            elif requests and self._early_frames >= EARLY_FRAMES_MAX:
+                break
             else:
                 self._check_patience()
             try:
@@ -86,6 +92,7 @@ class BlipmqSession:
             if frame is None:
                 break
             at = frame.end
+            self._early_frames += self.state is not State.READY
             self._handle(frame, requests)
         return at, requests
 
@@ -162,6 +169,8 @@ class BlipmqSession:
     def _check_patience(self) -> None:
         if self._auth_failures >= self._auth_failures_max:
             raise PeerProtocolError(f"{self._auth_failures} failed AUTHs")
+        if self._early_frames >= EARLY_FRAMES_MAX:
+            raise PeerProtocolError(f"{EARLY_FRAMES_MAX} frames without a good AUTH")
 
     def _scan(self, data: Buffer, at: int, end: int, now: int, requests: list[Request]) -> int:
         """Read the run of frames at `at` if it is one the kernels know; the position after it."""

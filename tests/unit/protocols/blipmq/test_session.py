@@ -10,7 +10,7 @@ from headrace.model.errors import BrokerError, Code, PeerProtocolError
 from headrace.model.requests import Ack, Authenticate, Exchange, Fence, Publish, Refuse, Take
 from headrace.protocols.blipmq import frames
 from headrace.protocols.blipmq.frames import FrameType
-from headrace.protocols.blipmq.session import LEGAL, LENGTH_MAX_STRANGER, BlipmqSession, State
+from headrace.protocols.blipmq.session import EARLY_FRAMES_MAX, LEGAL, LENGTH_MAX_STRANGER, BlipmqSession, State
 
 
 @pytest.fixture
@@ -110,6 +110,32 @@ def test_a_stranger_is_granted_no_more_than_64_kib(session: BlipmqSession) -> No
     assert session.bytes_wanted(memoryview(b"\x00\x00")) == 4
     with pytest.raises(PeerProtocolError):
         stranger.receive(too_large, 0)
+
+
+@pytest.mark.parametrize("size", [1, 13, 17, 100, 1 << 20])
+def test_a_flood_before_auth_is_refused_so_far_and_cut_off(size: int) -> None:
+    session = BlipmqSession()
+    data = frames.encode_hello(1) + frames.encode_ping(2) * 1000
+    rest, ended = b"", False
+    for at in range(0, len(data), size):
+        rest += data[at : at + size]
+        try:
+            consumed, requests = session.receive(memoryview(rest), 0)
+        except PeerProtocolError:
+            ended = True
+            break
+        assert not requests
+        rest = rest[consumed:]
+    assert ended
+    assert session.data_to_send().count(b"unauthenticated") == EARLY_FRAMES_MAX - 1
+
+
+def test_a_client_may_be_wrong_at_first() -> None:
+    session = BlipmqSession()
+    session.receive(memoryview(frames.encode_hello(1) + frames.encode_ping(2) * (EARLY_FRAMES_MAX - 3)), 0)
+    session.receive(memoryview(frames.encode_auth(3, "key")), 0)
+    session.authenticated(3)
+    assert session.receive(memoryview(frames.encode_ping(4) * 1000), 0)[1] == [Fence(4)] * 1000
 
 
 @pytest.mark.parametrize(
