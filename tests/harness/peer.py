@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from itertools import count
 
 HEAD = struct.Struct(">IBQ")
 HELLO, AUTH, PUBLISH, SUBSCRIBE, ACK, NACK, PING, PONG, POLL = range(1, 10)
@@ -26,11 +27,11 @@ def publish(topic: bytes, value: bytes, tag: int = 0, qos: int = 1) -> bytes:
 class Peer:
     """A connection that has said HELLO and AUTH, unless told to stay silent."""
 
-    def __init__(self, port: int, *, silent: bool = False) -> None:
+    def __init__(self, port: int, *, silent: bool = False, key: bytes = DEV_KEY) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._buffer = bytearray()
         if not silent:
-            self.send(handshake())
+            self.send(handshake(key))
             assert [self.read()[0], self.read()[0]] == [ACK, ACK]
 
     def send(self, data: bytes) -> None:
@@ -71,6 +72,14 @@ class Peer:
         """Send PING; what was delivered before its PONG."""
         self.send(frame(PING, 0))
         return self.until_pong()
+
+    def settled(self) -> int:
+        """Send PING and wait for its PONG, whatever else comes before; how many frames did."""
+        self.send(frame(PING, 0))
+        for before in count():
+            if self.read()[0] == PONG:
+                return before
+        raise AssertionError("a PONG comes or the connection ends")
 
     def close(self) -> None:
         """Hang up."""
