@@ -1,7 +1,7 @@
 """Attacks by class, on every door: what a stranger, or a key that is good for a few topics, can do to a broker.
 
 Each is a function that does it as so many peers, to the end or until the door has had enough; what it does to others
-is for `test_attacks` to see. Strangers' attacks on streams of bytes are made out of greetings and what follows them,
+is for the ledger to see. Strangers' attacks on streams of bytes are made out of greetings and what follows them,
 one for each door and kind, so that a new door needs one line.
 """
 
