@@ -10,13 +10,24 @@ in MessagePack.
 
 import os
 import struct
+from collections import Counter
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from headrace.log.disk import Disk, write_atomically
-from headrace.log.format import CATALOG_SUFFIX, LOG_ID_SIZE, NewerFormat, crc32
+from headrace.log.format import (
+    CATALOG_SUFFIX,
+    LOG_ID_SIZE,
+    SEGMENT_HEADER_SIZE,
+    SEGMENT_SUFFIX,
+    BadHeader,
+    NewerFormat,
+    crc32,
+    decode_segment_header,
+)
 from headrace.log.report import Loss
 from headrace.model.errors import StorageError
 
@@ -110,7 +121,10 @@ def decode_catalog(data: bytes) -> Catalog:
 
 
 def find_catalog(directory: Path, disk: Disk, names: list[str]) -> CatalogFound:
-    """What the two files say. Raises OSError, NewerFormat."""
+    """What the two files say; of two that speak of different logs that of the segments counts, else the later one.
+
+    Raises OSError, NewerFormat.
+    """
     found: dict[str, Catalog] = {}
     bad: dict[str, str] = {}
     for name in CATALOG_NAMES:
@@ -123,9 +137,21 @@ def find_catalog(directory: Path, disk: Disk, names: list[str]) -> CatalogFound:
             bad[name] = str(error)
         finally:
             file.close()
-    newest = max(found.values(), key=lambda each: each.turn, default=None)
+    own = _log_of_segments(directory, disk, names) if len({each.log for each in found.values()}) > 1 else b""
+    newest = max(found.values(), key=lambda each: (each.log == own, each.turn), default=None)
     behind = [name for name, each in found.items() if each != newest]
     return CatalogFound(newest, bad, [name for name in CATALOG_NAMES if name not in names], behind)
+
+
+def _log_of_segments(directory: Path, disk: Disk, names: list[str]) -> bytes:
+    """The log that most segments say they belong to; nothing if none says so."""
+    told: Counter[bytes] = Counter()
+    for name in names:
+        if name.endswith(SEGMENT_SUFFIX):
+            with closing(disk.open(directory / name)) as file, suppress(BadHeader, NewerFormat):
+                told[decode_segment_header(file.pread(SEGMENT_HEADER_SIZE, 0)).log] += 1
+    del told[b""]
+    return told.most_common(1)[0][0] if told else b""
 
 
 class CatalogFile:

@@ -87,6 +87,18 @@ def test_one_catalog_is_as_good_as_two_and_the_other_is_written_anew(tmp_path: P
             assert (found.bad, found.missing, found.behind) == ({}, [], [])
 
 
+@pytest.mark.parametrize("name", CATALOG_NAMES)
+def test_a_catalog_of_another_log_does_not_count_however_late_it_is(tmp_path: Path, name: str) -> None:
+    filled(tmp_path, 10).close()
+    mine = verify(tmp_path, OsDisk()).log_id
+    (tmp_path / name).write_bytes(encode_catalog(Catalog(log=ID, epoch=9, turn=1 << 40, floor=1 << 40)))
+    log = opened(tmp_path)
+    assert log.report.damage == []
+    log.close()
+    assert verify(tmp_path, OsDisk()).log_id == mine
+    assert all(decode_catalog((tmp_path / each).read_bytes()).log.hex() == mine for each in CATALOG_NAMES)
+
+
 def test_both_catalogs_gone_is_damage_and_the_id_is_kept(tmp_path: Path) -> None:
     filled(tmp_path, 30).close()
     log_id = verify(tmp_path, OsDisk()).log_id
