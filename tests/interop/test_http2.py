@@ -20,7 +20,10 @@ SPEC = "github.com/summerwind/h2spec/cmd/h2spec"
 CASES = 145
 MIB = 1 << 20
 
-pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
+pytestmark = pytest.mark.skipif(
+    shutil.which("go") is None,
+    reason="install Go 1.24 or later and put `go` on the path: h2spec and the client are built with it",
+)
 
 
 async def run(*command: str, cwd: Path | None = None) -> tuple[int, str]:

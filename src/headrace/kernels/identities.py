@@ -121,8 +121,7 @@ def _nibbles(data: Pointer, first: int, second: int, bad: Any) -> int:
 
     All eight at once: digits become numbers, and the numbers digits again, which must be the same.
     """
-    if not cython.compiled:
-        raise NotImplementedError("interpreted, a regular expression does this")
+    assert cython.compiled, "interpreted, a regular expression does this"
     text = 0
     memcpy(cython.address(text), data + first, 4)
     memcpy(cython.cast("unsigned char*", cython.address(text)) + 4, data + second, 4)
